@@ -1,0 +1,61 @@
+# What people type and what CI runs. Every target does the set-up it needs; `make help` lists them.
+
+PYTHON ?= python3
+# Where else to look for torch. The default spares those without a GPU the CUDA libraries; name the
+# index of your CUDA build instead, or leave it empty to ask only what pip is configured for.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# Options handed on to pytest, `gradwire demo` and `gradwire bench`.
+ARGS ?=
+
+VENV := .venv
+READY := $(VENV)/ready
+PIP := $(VENV)/bin/python -m pip
+# protoc looks for its plug-ins on PATH.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check proto bench cases dist clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+setup: $(READY)  ## make .venv and install everything into it
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "gradwire needs Python 3.11 or newer, and '$(PYTHON)' is not: $$($(PYTHON) --version 2>&1 | head -n 1)." >&2; \
+	  echo "Install one and name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo "'$(PYTHON)' cannot make virtual environments." >&2; \
+	  echo "On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade pip
+	$(PIP) install --constraint constraints.txt $(if $(strip $(TORCH_INDEX)),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,demo]'
+	@touch $@
+
+demo: $(READY)  ## train a real job over two daemons, and compare it with gloo
+	$(VENV)/bin/gradwire demo $(ARGS)
+
+test: $(READY)  ## run the tests (ARGS=tests/unit for some of them)
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+check: $(READY)  ## style, types, generated code, proto rules, compose file
+	.ci/check
+
+proto: $(READY)  ## rebuild the generated code from the .proto files
+	$(VENV)/bin/python proto/generate.py
+
+bench: $(READY)  ## all-reduce beside gloo, over sizes
+	$(VENV)/bin/gradwire bench $(ARGS)
+
+cases: $(READY)  ## which numbered cases carry a test, and which do not
+	$(VENV)/bin/python tests/cases.py
+
+dist: $(READY)  ## build wheel and sdist into dist/
+	rm -rf dist
+	$(VENV)/bin/python -m build
+
+clean:  ## remove all that the other targets made
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find client server proto deploy tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,187 @@
+"""The two lines to a daemon: calls over gRPC, and chunks over a doorbell or a stream."""
+
+from __future__ import annotations
+
+import queue
+import socket
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import grpc
+
+from gradwire._errors import ConnectError, LostError
+from gradwire_proto import wire
+from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_proto.v1 import aggregator_pb2_grpc
+
+LEAVE_SECONDS = 2.0
+LONGEST_PACKET = 64 * 1024
+
+OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    # A proxy meant for the web would be asked even for 127.0.0.1.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+
+class Line(Protocol):
+    """Carries chunks both ways, in order."""
+
+    path: str
+    """How tensors travel: "shared_memory" or "stream"."""
+
+    def send(self, request: pb.ReduceRequest, payload: memoryview | None) -> None:
+        """Hand a request over, with its chunk where that lies in no arena. Does not wait.
+
+        Raises LostError where the line is broken.
+        """
+        ...
+
+    def receive(self) -> tuple[pb.ReduceResponse, memoryview]:
+        """Wait for the next response. Raises LostError where the line breaks or is closed."""
+        ...
+
+    def close(self) -> None:
+        """End the line; `receive`, in whatever thread, raises."""
+        ...
+
+
+class Daemon:
+    """Calls to one daemon."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.insecure_channel(address, options=OPTIONS)
+        self._stub = aggregator_pb2_grpc.AggregatorStub(self._channel)
+
+    def describe(self, timeout_seconds: float, *, wait: bool) -> pb.DescribeResponse:
+        """Who the daemon is; with wait, as soon as it answers. Raises ConnectError."""
+        try:
+            return self._stub.Describe(
+                pb.DescribeRequest(), timeout=timeout_seconds, wait_for_ready=wait
+            )
+        except grpc.RpcError as error:
+            raise ConnectError(
+                f"no gradwire daemon answered at {self.address} within {timeout_seconds:g} s"
+                f" ({_details(error)}). Start one with `gradwire serve`, set GRADWIRE_DAEMON to"
+                " where it listens, or unset it to have an embedded one"
+            ) from error
+
+    def join(self, request: pb.JoinRequest, timeout_seconds: float) -> pb.JoinResponse:
+        """Take a seat. Raises ConnectError with the daemon's reason."""
+        try:
+            return self._stub.Join(request, timeout=timeout_seconds)
+        except grpc.RpcError as error:
+            raise ConnectError(
+                f"the daemon at {self.address} gave rank {request.rank} no seat: {_details(error)}"
+            ) from error
+
+    def leave(self, seat: str) -> None:
+        """Give the seat back, if the daemon is still there to take it."""
+        try:
+            self._stub.Leave(pb.LeaveRequest(seat=seat), timeout=LEAVE_SECONDS)
+        except grpc.RpcError:
+            return
+
+    def stream(self, seat: str) -> Stream:
+        """The line for a rank that shares no memory with the daemon."""
+        call = self._channel.stream_stream("/gradwire.v1.Aggregator/Reduce")
+        return Stream(call, seat, self.address)
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._channel.close()
+
+
+class Doorbell:
+    """Line over a Unix seqpacket socket, one message a packet; chunks lie in the arena."""
+
+    path = "shared_memory"
+
+    def __init__(self, doorbell: str, seat: str, address: str) -> None:
+        """Raises OSError where the socket can't be reached from here."""
+        self._address = address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket.connect(doorbell)
+        except OSError:
+            self._socket.close()
+            raise
+        self._socket.send(pb.ReduceRequest(seat=seat).SerializeToString())
+
+    def send(self, request: pb.ReduceRequest, payload: memoryview | None) -> None:
+        """See Line."""
+        try:
+            self._socket.send(request.SerializeToString())
+        except OSError as error:
+            raise self._lost() from error
+
+    def receive(self) -> tuple[pb.ReduceResponse, memoryview]:
+        """See Line."""
+        try:
+            packet = self._socket.recv(LONGEST_PACKET)
+        except OSError as error:
+            raise self._lost() from error
+        if not packet:
+            raise self._lost()
+        return pb.ReduceResponse.FromString(packet), memoryview(b"")
+
+    def close(self) -> None:
+        """See Line."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+        finally:
+            self._socket.close()
+
+    def _lost(self) -> LostError:
+        return LostError(f"the daemon at {self._address} is gone: it closed the connection")
+
+
+class Stream:
+    """Line over the Reduce stream; chunks travel in the messages."""
+
+    path = "stream"
+
+    def __init__(self, method: Any, seat: str, address: str) -> None:
+        self._address = address
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._requests.put(pb.ReduceRequest(seat=seat).SerializeToString())
+        self._call = method(self._outgoing())
+
+    def _outgoing(self) -> Iterator[bytes]:
+        while (request := self._requests.get()) is not None:
+            yield request
+
+    def send(self, request: pb.ReduceRequest, payload: memoryview | None) -> None:
+        """See Line."""
+        if not self._call.is_active():
+            raise self._lost(self._call)
+        self._requests.put(wire.join(request, memoryview(b"") if payload is None else payload))
+
+    def receive(self) -> tuple[pb.ReduceResponse, memoryview]:
+        """See Line."""
+        try:
+            return wire.split(next(self._call), pb.ReduceResponse)
+        except (grpc.RpcError, StopIteration, ValueError) as error:
+            raise self._lost(error) from error
+
+    def close(self) -> None:
+        """See Line."""
+        self._requests.put(None)
+        self._call.cancel()
+
+    def _lost(self, error: object) -> LostError:
+        reason = _details(error) if isinstance(error, grpc.RpcError) else "its stream ended"
+        return LostError(f"the daemon at {self._address} is gone: {reason}")
+
+
+def _details(error: object) -> str:
+    if isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)

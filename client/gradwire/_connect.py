@@ -1,0 +1,177 @@
+"""connect(): from a process with a rank to a seat in a job."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire import _embedded
+from gradwire._channel import Daemon, Doorbell, Line
+from gradwire._errors import ConnectError
+from gradwire._rendezvous import Meeting, Picture, find_store
+from gradwire._session import Place, Session
+from gradwire._settings import Settings, load
+from gradwire._shared_memory import Arena
+from gradwire_proto import PROTOCOL
+from gradwire_proto.v1 import aggregator_pb2 as pb
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+log = logging.getLogger(__name__)
+
+SYSTEM_SOCKET = Path("/run/gradwire/gradwire.sock")
+JOIN_GRACE_SECONDS = 5.0
+
+
+def connect(
+    *,
+    timeout: float | None = None,
+    connect_timeout: float | None = None,
+    warn_after: float | None = None,
+    daemon: str | None = None,
+    store: dist.Store | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    wire: str = "exact",
+    insecure: bool | None = None,
+) -> Session:
+    """Take this process's seat in its job; every rank must call it. Returns when all are there.
+
+    The ranks find one another through `store`, else the process group's store, else MASTER_ADDR,
+    MASTER_PORT, RANK and WORLD_SIZE. The daemon is `daemon` ("unix:/path", "host:port",
+    "[ipv6]:port"), else GRADWIRE_DAEMON, else a running one's Unix socket, else one that is started
+    for the job and ends with it.
+
+    Times are in seconds. `timeout` (60): how long a collective waits for a rank. `warn_after` (a
+    quarter of it): when the daemon names the missing ranks. `connect_timeout` (30): how long this
+    call waits for ranks and daemons. `insecure`: an embedded daemon may listen to other hosts though
+    nobody is authenticated.
+
+    Raises ConnectError: no daemon, ranks that did not come, or a refusal; the text says what to do.
+    """
+    settings = load(
+        timeout=timeout,
+        connect_timeout=connect_timeout,
+        warn_after=warn_after,
+        daemon=daemon,
+        insecure=insecure,
+    )
+    if wire != "exact":
+        raise ConnectError(f"expected wire='exact', the only one of this release, got {wire!r}")
+    store, rank, world_size = find_store(store, rank, world_size)
+    meeting = Meeting(store, rank, world_size, settings.connect_timeout)
+    found = Daemon(_find_daemon(settings, meeting))
+    try:
+        described = found.describe(settings.connect_timeout, wait=True)
+        picture = meeting.agree(described)
+        return _sit_down(found, picture, rank, world_size, settings)
+    except BaseException:
+        found.close()
+        raise
+
+
+def _find_daemon(settings: Settings, meeting: Meeting) -> str:
+    if settings.daemon is not None:
+        return settings.daemon
+    if settings.node is None:
+        for path in (SYSTEM_SOCKET, _user_socket()):
+            if _listens(path):
+                return f"unix:{path}"
+    key = _embedded.node_key(settings.node)
+    if not meeting.first(key):
+        started = meeting.read(f"embedded/{key}", "this node's embedded daemon")
+        if "error" in started:
+            raise ConnectError(started["error"])
+        return str(started["address"])
+    try:
+        address = _embedded.start(
+            insecure=settings.insecure, timeout_seconds=settings.connect_timeout
+        )
+    except ConnectError as error:
+        meeting.publish(f"embedded/{key}", {"error": str(error)})
+        raise
+    meeting.publish(f"embedded/{key}", {"address": address})
+    return address
+
+
+def _user_socket() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "gradwire.sock"
+    return Path(tempfile.gettempdir()) / f"gradwire-{os.getuid()}" / "gradwire.sock"
+
+
+def _listens(path: Path) -> bool:
+    """Whether a daemon of ours, or of the system's, is behind this socket."""
+    try:
+        owner = path.stat()
+        if not stat.S_ISSOCK(owner.st_mode) or owner.st_uid not in (0, os.getuid()):
+            return path == SYSTEM_SOCKET and stat.S_ISSOCK(owner.st_mode)
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(str(path))
+    except OSError:
+        return False
+    return True
+
+
+def _sit_down(
+    daemon: Daemon, picture: Picture, rank: int, world_size: int, settings: Settings
+) -> Session:
+    request = pb.JoinRequest(
+        protocol=PROTOCOL,
+        generation=picture.generation,
+        rank=rank,
+        world_size=world_size,
+        nodes=picture.nodes,
+        node=picture.node,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        shared_memory=settings.shared_memory,
+    )
+    request.timeout.FromMilliseconds(int(1000 * settings.timeout))
+    request.warn_after.FromMilliseconds(int(1000 * settings.warn_after))
+    request.connect_timeout.FromMilliseconds(int(1000 * settings.connect_timeout))
+    seat = daemon.join(request, settings.connect_timeout + JOIN_GRACE_SECONDS)
+    line, arena = _open_line(daemon, seat)
+    place = Place(
+        rank=rank,
+        world_size=world_size,
+        node=picture.node,
+        nodes=len(picture.nodes),
+        generation=picture.generation,
+        daemon=daemon.address,
+        chunk_bytes=seat.chunk_bytes,
+        slots=seat.slots,
+        timeout=settings.timeout,
+    )
+
+    def leave() -> None:
+        daemon.leave(seat.seat)
+        daemon.close()
+
+    session = Session(place, line, arena, leave)
+    atexit.register(session.close)
+    return session
+
+
+def _open_line(daemon: Daemon, seat: pb.JoinResponse) -> tuple[Line, Arena | None]:
+    if seat.HasField("arena"):
+        try:
+            arena = Arena(seat.arena)
+            return Doorbell(seat.arena.doorbell, seat.seat, daemon.address), arena
+        except (OSError, ValueError) as error:
+            log.warning(
+                "no shared memory with the daemon at %s (%s): tensors go through the stream, which"
+                " is slower. Mount its GRADWIRE_SHM_DIR here too, or set GRADWIRE_SHM=off to silence"
+                " this",
+                daemon.address,
+                error,
+            )
+    return daemon.stream(seat.seat), None

@@ -1,0 +1,35 @@
+"""What a training script can see raised.
+
+    GradwireError
+    +- ConnectError            no seat: no daemon, ranks that did not come, a refusal
+    +- AggregationError        a collective gave no result
+       +- MismatchError        the ranks brought different things; the session goes on
+       +- RoundTimeoutError    somebody did not come in time; the session goes on
+       +- LostError            a rank or daemon is gone; the session is over
+"""
+
+from __future__ import annotations
+
+
+class GradwireError(RuntimeError):
+    """Root of all errors of Gradwire."""
+
+
+class ConnectError(GradwireError):
+    """This process got no seat in the job; the text says what was tried and what to do."""
+
+
+class AggregationError(GradwireError):
+    """A collective gave no result."""
+
+
+class MismatchError(AggregationError):
+    """The ranks brought different ops, dtypes, sizes or shapes to one collective."""
+
+
+class RoundTimeoutError(AggregationError):
+    """A collective waited longer than the session's timeout; the text names who was missing."""
+
+
+class LostError(AggregationError):
+    """A rank, a daemon or the session itself is gone; connect anew."""

@@ -1,0 +1,217 @@
+"""Torch's store: who is on which node, in which order, in which generation.
+
+Every rank publishes its daemon; rank 0 puts them in order, draws the generation and publishes the
+picture, which the others read. Nothing is keyed by a counter that a restarted process would begin
+anew without noticing: each process has a random token, and finds itself in the picture or refuses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from gradwire._errors import ConnectError
+from gradwire_proto import PROTOCOL
+from gradwire_proto.v1 import aggregator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+PROGRESS_SECONDS = 5.0
+"""Waiting ranks say so after this time."""
+
+FOLLOW_SECONDS = 5.0
+"""The others wait so much longer than rank 0, whose error tells them more than their own would."""
+
+_lives = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What one rank says of itself."""
+
+    token: str
+    protocol: int
+    version: str
+    node_id: str
+    address: str
+    host: str
+    network: str
+    insecure: bool
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The job, as all its ranks agreed."""
+
+    generation: str
+    nodes: list[pb.Node]
+    node: int
+
+
+class Meeting:
+    """One attempt of a job's ranks to find one another."""
+
+    def __init__(
+        self, store: dist.Store, rank: int, world_size: int, timeout_seconds: float
+    ) -> None:
+        self._store = dist.PrefixStore(f"gradwire/{next(_lives)}", store)
+        self._rank = rank
+        self._world_size = world_size
+        self._timeout = timeout_seconds
+        self._token = uuid.uuid4().hex
+
+    def first(self, key: str) -> bool:
+        """Whether this rank is the first to ask for this key."""
+        return bool(self._store.add(f"first/{key}", 1) == 1)
+
+    def publish(self, key: str, value: dict[str, Any]) -> None:
+        """Let the other ranks read a value."""
+        self._store.set(key, json.dumps(value))
+
+    def read(self, key: str, what: str, extra_seconds: float = 0.0) -> dict[str, Any]:
+        """A published value, waited for. Raises ConnectError after the timeout."""
+        if self._wait([key], what, self._timeout + extra_seconds):
+            raise ConnectError(
+                f"rank {self._rank} waited {self._timeout + extra_seconds:g} s for {what}"
+            )
+        value: dict[str, Any] = json.loads(self._store.get(key))
+        return value
+
+    def agree(self, daemon: pb.DescribeResponse) -> Picture:
+        """Show this rank's daemon, and learn the whole picture."""
+        card = Card(
+            self._token,
+            PROTOCOL,
+            daemon.version,
+            daemon.node_id,
+            daemon.address,
+            daemon.host,
+            daemon.network,
+            daemon.insecure,
+            daemon.chunk_bytes,
+        )
+        self.publish(f"rank/{self._rank}", asdict(card))
+        if self._rank == 0:
+            self._draw()
+        picture = self.read("picture", "rank 0 to form the job", FOLLOW_SECONDS)
+        return self._find_myself(picture)
+
+    def _draw(self) -> None:
+        keys = [f"rank/{rank}" for rank in range(self._world_size)]
+        missing = self._wait(keys, "the other ranks", self._timeout)
+        if missing:
+            ranks = ", ".join(key.removeprefix("rank/") for key in missing)
+            error = (
+                f"the ranks {ranks} of {self._world_size} did not connect within"
+                f" {self._timeout:g} s (connect_timeout); were they started, and do they call"
+                " gradwire.connect()?"
+            )
+        else:
+            cards = [Card(**json.loads(self._store.get(key))) for key in keys]
+            error = check(cards)
+        if error:
+            self.publish("picture", {"error": error})
+        else:
+            self.publish("picture", draw(cards))
+
+    def _find_myself(self, picture: dict[str, Any]) -> Picture:
+        if "error" in picture:
+            raise ConnectError(picture["error"])
+        if picture["tokens"][self._rank] != self._token:
+            raise ConnectError(
+                f"the job was formed with another process as rank {self._rank}: this one came"
+                " later, after a restart or with a RANK that is taken. Start all ranks anew, and"
+                " give every process its own RANK"
+            )
+        nodes = [pb.Node(**node) for node in picture["nodes"]]
+        here = next(index for index, node in enumerate(nodes) if self._rank in node.ranks)
+        return Picture(picture["generation"], nodes, here)
+
+    def _wait(self, keys: list[str], what: str, timeout_seconds: float) -> list[str]:
+        """Keys that are still missing after the timeout."""
+        end = time.monotonic() + timeout_seconds
+        said = False
+        while (left := end - time.monotonic()) > 0:
+            try:
+                self._store.wait(keys, timedelta(seconds=min(left, PROGRESS_SECONDS)))
+            except (RuntimeError, ValueError):
+                if not said and left > PROGRESS_SECONDS:
+                    log.warning("rank %d waits for %s", self._rank, what)
+                    said = True
+            else:
+                return []
+        return [key for key in keys if not self._store.check([key])]
+
+
+def check(cards: list[Card]) -> str:
+    """What keeps these ranks from forming a job; empty where nothing does."""
+    for name in ("protocol", "chunk_bytes"):
+        values = {getattr(card, name): rank for rank, card in enumerate(cards)}
+        if len(values) > 1:
+            said = ", ".join(
+                f"{value} (rank {rank}, gradwire {cards[rank].version})"
+                for value, rank in values.items()
+            )
+            return f"the ranks' daemons differ in {name}: {said}; make them equal"
+    exposed = len({card.network for card in cards}) > 1
+    closed = [card for card in cards if not card.insecure]
+    if exposed and closed:
+        return (
+            f"the job spans several hosts, but the daemon of {closed[0].host} listens on"
+            f" {closed[0].address} for this host only, because this release authenticates nobody."
+            " On a network you trust, start daemons with `gradwire serve --insecure --listen"
+            " HOST:PORT`, or set GRADWIRE_INSECURE=1 for embedded ones"
+        )
+    return ""
+
+
+def draw(cards: list[Card]) -> dict[str, Any]:
+    """The picture: nodes in the order of their lowest ranks."""
+    nodes: dict[str, dict[str, Any]] = {}
+    for rank, card in enumerate(cards):
+        node = nodes.setdefault(
+            card.node_id,
+            {"id": card.node_id, "address": card.address, "host": card.host, "ranks": []},
+        )
+        node["ranks"].append(rank)
+    return {
+        "generation": uuid.uuid4().hex,
+        "tokens": [card.token for card in cards],
+        "nodes": list(nodes.values()),
+    }
+
+
+def find_store(
+    store: dist.Store | None, rank: int | None, world_size: int | None
+) -> tuple[dist.Store, int, int]:
+    """The job's store, this rank, and the world size: given, torch's own, or the environment's."""
+    if store is not None:
+        if rank is None or world_size is None:
+            raise ConnectError("connect(store=...) needs rank=... and world_size=... too")
+        return store, rank, world_size
+    if dist.is_available() and dist.is_initialized():
+        default = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no other
+        return default, dist.get_rank(), dist.get_world_size()
+    missing = [
+        name
+        for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        if name not in os.environ
+    ]
+    if missing:
+        raise ConnectError(
+            f"there is no process group, and {', '.join(missing)} are not set: start with torchrun,"
+            " call init_process_group first, or set all of RANK, WORLD_SIZE, MASTER_ADDR and"
+            " MASTER_PORT"
+        )
+    found, rank, world_size = next(dist.rendezvous("env://"))
+    return found, rank, world_size

@@ -1,0 +1,93 @@
+"""What connect() accepts, from its arguments and from GRADWIRE_* at once."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gradwire._errors import ConnectError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One rank's settings; times in seconds."""
+
+    timeout: float
+    connect_timeout: float
+    warn_after: float
+    daemon: str | None
+    node: str | None
+    shared_memory: bool
+    insecure: bool
+
+
+def load(
+    *,
+    timeout: float | None,
+    connect_timeout: float | None,
+    warn_after: float | None,
+    daemon: str | None,
+    insecure: bool | None,
+) -> Settings:
+    """Arguments before environment before defaults. Raises ConnectError that lists all mistakes."""
+    mistakes: list[str] = []
+
+    def pick(name: str, given: T | None, parse: Callable[[str], T], default: T) -> T:
+        text = os.environ.get(name)
+        if given is not None or not text:
+            return default if given is None else given
+        try:
+            return parse(text)
+        except ValueError as error:
+            mistakes.append(f"{name}={text}: {error}")
+            return default
+
+    patience = pick("GRADWIRE_TIMEOUT", timeout, _seconds, 60.0)
+    settings = Settings(
+        timeout=patience,
+        connect_timeout=pick("GRADWIRE_CONNECT_TIMEOUT", connect_timeout, _seconds, 30.0),
+        warn_after=pick("GRADWIRE_WARN_AFTER", warn_after, _seconds, patience / 4),
+        daemon=pick("GRADWIRE_DAEMON", daemon, str, "") or None,
+        node=os.environ.get("GRADWIRE_NODE") or None,
+        shared_memory=pick("GRADWIRE_SHM", None, _switch, default=True),
+        insecure=pick("GRADWIRE_INSECURE", insecure, _switch, default=False),
+    )
+    for name in ("timeout", "connect_timeout", "warn_after"):
+        if not 0 < getattr(settings, name) < math.inf:
+            mistakes.append(f"{name}={getattr(settings, name)}: expected seconds above 0")
+    if settings.daemon is not None and (mistake := _address_mistake(settings.daemon)):
+        mistakes.append(f"daemon={settings.daemon}: {mistake}")
+    if mistakes:
+        raise ConnectError("\n".join(mistakes))
+    return settings
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("expected seconds, such as 60 or 0.5") from None
+
+
+def _switch(text: str) -> bool:
+    values = {"1": True, "on": True, "true": True, "yes": True}
+    values |= {"0": False, "off": False, "false": False, "no": False}
+    if text.lower() not in values:
+        raise ValueError("expected on or off")
+    return values[text.lower()]
+
+
+def _address_mistake(address: str) -> str:
+    if address.startswith("unix:"):
+        return "" if len(address) > len("unix:") else "expected unix:/path/of/the/socket"
+    host, colon, port = address.rpartition(":")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        return f"put an IPv6 address in brackets: [{host}]:{port}, or [{address}]:PORT"
+    if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
+        return "expected HOST:PORT, [IPV6]:PORT or unix:/path"
+    return ""

@@ -1,0 +1,56 @@
+"""Maps the arena that this rank shares with its daemon."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+
+import torch
+
+from gradwire_proto.arena import HEADER_BYTES, Layout, unpack_header
+from gradwire_proto.v1 import aggregator_pb2 as pb
+
+
+class Arena:
+    """This rank's slots, and the results, as tensors of bytes."""
+
+    def __init__(self, arena: pb.Arena) -> None:
+        """Raises OSError or ValueError where the daemon's memory can't be reached from here."""
+        self._local_rank = arena.local_rank
+        file = os.open(arena.path, os.O_RDWR)
+        try:
+            # Held as long as the process may write: an arena without a lock is nobody's.
+            fcntl.flock(file, fcntl.LOCK_SH)
+            layout, nonce = unpack_header(os.pread(file, HEADER_BYTES, 0))
+            if nonce != arena.nonce:
+                raise ValueError(f"{arena.path} is another daemon's arena")
+            self.layout: Layout = layout
+            memory = mmap.mmap(file, layout.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+        self._path = arena.path
+        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+
+    def slot(self, slot: int, size: int) -> torch.Tensor:
+        """The first bytes of one of this rank's slots."""
+        offset = self.layout.contribution(self._local_rank, slot)
+        return self._bytes[offset : offset + size]
+
+    def result(self, slot: int, size: int) -> torch.Tensor:
+        """The first bytes of a result slot."""
+        offset = self.layout.result(slot)
+        return self._bytes[offset : offset + size]
+
+    def close(self, *, orphaned: bool) -> None:
+        """Let go of the file; unlink it where its daemon can't any more."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        if orphaned:
+            try:
+                os.unlink(self._path)
+            except OSError:
+                return

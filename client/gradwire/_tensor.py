@@ -1,0 +1,83 @@
+"""A tensor as the daemon takes it: flat bytes, and a description to compare."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+
+from gradwire_proto.dtypes import BY_NAME, DTYPES, OPS
+from gradwire_proto.v1 import tensor_pb2 as pb
+
+Shape: TypeAlias = tuple[int, ...]
+
+LONGEST_TEXT = 400
+
+_COMPLEX_OPS = ("sum", "mean")
+
+
+def as_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
+    """The tensor's elements as bytes, flat, and what completes the result.
+
+    The completion returns the caller's own tensor with the result in place; a tensor that is not
+    contiguous travels as a copy and is written back there.
+    """
+    plain = tensor.detach()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain.resolve_conj())
+    compact = plain.contiguous()
+    copied = compact.data_ptr() != tensor.data_ptr()
+
+    def finish() -> torch.Tensor:
+        if copied:
+            target = tensor.detach()
+            target.copy_(torch.view_as_complex(compact) if target.is_complex() else compact)
+        return tensor
+
+    return compact.view(-1).view(torch.uint8), finish
+
+
+def describe(tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float) -> pb.Spec:
+    """What this rank brings. Raises TypeError or ValueError for what can't be reduced."""
+    _check(tensor, op, weight)
+    elements = tensor.numel() * (2 if tensor.is_complex() else 1)
+    real = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
+    text = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
+    return pb.Spec(
+        op=OPS[op],
+        dtype=BY_NAME[_name(real)],
+        elements=elements,
+        shape_digest=zlib.crc32(text.encode()),
+        shapes=text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} ...",
+        wire=pb.WIRE_EXACT,
+    )
+
+
+def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
+    if op not in OPS:
+        raise ValueError(f"expected op to be one of {', '.join(OPS)}, got {op!r}")
+    if not tensor.device.type == "cpu":
+        raise TypeError(
+            f"this release reduces CPU tensors, got one on {tensor.device}; register torch's own"
+            " hook for GPU models, or move the tensor first"
+        )
+    if tensor.layout != torch.strided:
+        raise TypeError(
+            f"expected a dense tensor, got layout {tensor.layout}; use sparse=False in the"
+            " embedding, or tensor.to_dense()"
+        )
+    if tensor.is_complex() and op not in _COMPLEX_OPS:
+        raise TypeError(f"op {op} has no meaning for {tensor.dtype}; expected sum or mean")
+    real = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
+    if _name(real) not in BY_NAME:
+        raise TypeError(f"can't reduce {tensor.dtype}; expected one of {', '.join(BY_NAME)}")
+    if not 0 < weight < float("inf"):
+        raise ValueError(f"expected a weight above 0, got {weight}")
+    if weight != 1.0 and (op != "mean" or DTYPES[BY_NAME[_name(real)]].is_integer):
+        raise ValueError(f"a weight needs op mean and a floating-point tensor, got {op} of {real}")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

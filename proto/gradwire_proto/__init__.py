@@ -1,0 +1,6 @@
+"""What ranks and daemons must agree on: messages, shared-memory layout, chunking. No I/O here."""
+
+from __future__ import annotations
+
+PROTOCOL = 1
+"""Version of the contract; a daemon refuses a rank, and a peer, of another one."""

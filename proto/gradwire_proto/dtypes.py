@@ -1,0 +1,49 @@
+"""Element types: their names in torch, their sizes, and the type sums are kept in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradwire_proto.v1 import tensor_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeInfo:
+    """One element type.
+
+    `name` is torch's name; `accumulator` the name of the type in which means are summed (sums, too,
+    for floats: fp32 for the 16-bit types, the type itself for the wider ones).
+    """
+
+    name: str
+    itemsize: int
+    accumulator: str
+
+    @property
+    def is_integer(self) -> bool:
+        """Sums of integers wrap around in their own type, as torch's do; means do not."""
+        return "int" in self.name
+
+
+DTYPES: dict[pb.Dtype, DtypeInfo] = {
+    pb.DTYPE_FLOAT16: DtypeInfo("float16", 2, "float32"),
+    pb.DTYPE_BFLOAT16: DtypeInfo("bfloat16", 2, "float32"),
+    pb.DTYPE_FLOAT32: DtypeInfo("float32", 4, "float32"),
+    pb.DTYPE_FLOAT64: DtypeInfo("float64", 8, "float64"),
+    pb.DTYPE_INT8: DtypeInfo("int8", 1, "int64"),
+    pb.DTYPE_INT16: DtypeInfo("int16", 2, "int64"),
+    pb.DTYPE_INT32: DtypeInfo("int32", 4, "int64"),
+    pb.DTYPE_INT64: DtypeInfo("int64", 8, "int64"),
+    pb.DTYPE_UINT8: DtypeInfo("uint8", 1, "int64"),
+}
+
+BY_NAME: dict[str, pb.Dtype] = {info.name: dtype for dtype, info in DTYPES.items()}
+WIDEST_BYTES = max(info.itemsize for info in DTYPES.values())
+
+OPS: dict[str, pb.Op] = {
+    "sum": pb.OP_SUM,
+    "mean": pb.OP_MEAN,
+    "min": pb.OP_MIN,
+    "max": pb.OP_MAX,
+    "product": pb.OP_PRODUCT,
+}

@@ -1,0 +1,1 @@
+"""Generated from proto/gradwire/v1 by `make proto`."""

@@ -1,0 +1,252 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from gradwire_proto.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("protocol", "version", "node_id", "address", "insecure", "chunk_bytes", "host", "network")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INSECURE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    node_id: str
+    address: str
+    insecure: bool
+    chunk_bytes: int
+    host: str
+    network: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., insecure: _Optional[bool] = ..., chunk_bytes: _Optional[int] = ..., host: _Optional[str] = ..., network: _Optional[str] = ...) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ("id", "address", "host", "ranks")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    address: str
+    host: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("protocol", "generation", "rank", "world_size", "nodes", "node", "host", "pid", "shared_memory", "timeout", "warn_after", "connect_timeout")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    WARN_AFTER_FIELD_NUMBER: _ClassVar[int]
+    CONNECT_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    generation: str
+    rank: int
+    world_size: int
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    node: int
+    host: str
+    pid: int
+    shared_memory: bool
+    timeout: _duration_pb2.Duration
+    warn_after: _duration_pb2.Duration
+    connect_timeout: _duration_pb2.Duration
+    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., node: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., shared_memory: _Optional[bool] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., warn_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., connect_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class JoinResponse(_message.Message):
+    __slots__ = ("seat", "chunk_bytes", "slots", "arena")
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    ARENA_FIELD_NUMBER: _ClassVar[int]
+    seat: str
+    chunk_bytes: int
+    slots: int
+    arena: Arena
+    def __init__(self, seat: _Optional[str] = ..., chunk_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., arena: _Optional[_Union[Arena, _Mapping]] = ...) -> None: ...
+
+class Arena(_message.Message):
+    __slots__ = ("path", "nonce", "ranks", "local_rank", "doorbell")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    DOORBELL_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    nonce: bytes
+    ranks: int
+    local_rank: int
+    doorbell: str
+    def __init__(self, path: _Optional[str] = ..., nonce: _Optional[bytes] = ..., ranks: _Optional[int] = ..., local_rank: _Optional[int] = ..., doorbell: _Optional[str] = ...) -> None: ...
+
+class ReduceRequest(_message.Message):
+    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "slot", "payload")
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    seat: str
+    sequence: int
+    chunk: int
+    spec: _tensor_pb2.Spec
+    weight: float
+    slot: int
+    payload: bytes
+    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping]] = ..., weight: _Optional[float] = ..., slot: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class ReduceResponse(_message.Message):
+    __slots__ = ("sequence", "chunk", "slot", "failure", "payload")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    chunk: int
+    slot: int
+    failure: Failure
+    payload: bytes
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., slot: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("scope", "kind", "reason")
+    class Scope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SCOPE_UNSPECIFIED: _ClassVar[Failure.Scope]
+        SCOPE_ROUND: _ClassVar[Failure.Scope]
+        SCOPE_JOB: _ClassVar[Failure.Scope]
+    SCOPE_UNSPECIFIED: Failure.Scope
+    SCOPE_ROUND: Failure.Scope
+    SCOPE_JOB: Failure.Scope
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Failure.Kind]
+        KIND_MISMATCH: _ClassVar[Failure.Kind]
+        KIND_LOST: _ClassVar[Failure.Kind]
+        KIND_TIMEOUT: _ClassVar[Failure.Kind]
+        KIND_PROTOCOL: _ClassVar[Failure.Kind]
+        KIND_STOPPING: _ClassVar[Failure.Kind]
+    KIND_UNSPECIFIED: Failure.Kind
+    KIND_MISMATCH: Failure.Kind
+    KIND_LOST: Failure.Kind
+    KIND_TIMEOUT: Failure.Kind
+    KIND_PROTOCOL: Failure.Kind
+    KIND_STOPPING: Failure.Kind
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    scope: Failure.Scope
+    kind: Failure.Kind
+    reason: str
+    def __init__(self, scope: _Optional[_Union[Failure.Scope, str]] = ..., kind: _Optional[_Union[Failure.Kind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("seat",)
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    seat: str
+    def __init__(self, seat: _Optional[str] = ...) -> None: ...
+
+class LeaveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusResponse(_message.Message):
+    __slots__ = ("version", "node_id", "address", "socket", "metrics", "uptime", "jobs")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SOCKET_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    node_id: str
+    address: str
+    socket: str
+    metrics: str
+    uptime: _duration_pb2.Duration
+    jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
+    def __init__(self, version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., socket: _Optional[str] = ..., metrics: _Optional[str] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("generation", "world_size", "node", "nodes", "ranks", "links", "rounds_done", "rounds_failed", "rounds_open", "failure")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_DONE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    generation: str
+    world_size: int
+    node: int
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankStatus]
+    links: _containers.RepeatedCompositeFieldContainer[LinkStatus]
+    rounds_done: int
+    rounds_failed: int
+    rounds_open: int
+    failure: str
+    def __init__(self, generation: _Optional[str] = ..., world_size: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., rounds_done: _Optional[int] = ..., rounds_failed: _Optional[int] = ..., rounds_open: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class RankStatus(_message.Message):
+    __slots__ = ("rank", "host", "pid", "joined", "path", "sequences")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    host: str
+    pid: int
+    joined: bool
+    path: str
+    sequences: int
+    def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., joined: _Optional[bool] = ..., path: _Optional[str] = ..., sequences: _Optional[int] = ...) -> None: ...
+
+class LinkStatus(_message.Message):
+    __slots__ = ("node", "address", "connected", "bytes_sent", "bytes_received")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    address: str
+    connected: bool
+    bytes_sent: int
+    bytes_received: int
+    def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ...) -> None: ...

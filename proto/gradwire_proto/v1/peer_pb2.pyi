@@ -1,0 +1,86 @@
+from gradwire_proto.v1 import aggregator_pb2 as _aggregator_pb2
+from gradwire_proto.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Schedule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCHEDULE_UNSPECIFIED: _ClassVar[Schedule]
+    SCHEDULE_RING: _ClassVar[Schedule]
+    SCHEDULE_TREE: _ClassVar[Schedule]
+    SCHEDULE_DIRECT: _ClassVar[Schedule]
+SCHEDULE_UNSPECIFIED: Schedule
+SCHEDULE_RING: Schedule
+SCHEDULE_TREE: Schedule
+SCHEDULE_DIRECT: Schedule
+
+class Frame(_message.Message):
+    __slots__ = ("hello", "share", "abort", "left", "goodbye", "payload")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    share: Share
+    abort: Abort
+    left: Left
+    goodbye: Goodbye
+    payload: bytes
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., share: _Optional[_Union[Share, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "generation", "node", "chunk_bytes")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    generation: str
+    node: int
+    chunk_bytes: int
+    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., node: _Optional[int] = ..., chunk_bytes: _Optional[int] = ...) -> None: ...
+
+class Share(_message.Message):
+    __slots__ = ("sequence", "chunk", "schedule", "step", "index", "weight", "spec")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    chunk: int
+    schedule: Schedule
+    step: int
+    index: int
+    weight: float
+    spec: _tensor_pb2.Spec
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping]] = ...) -> None: ...
+
+class Abort(_message.Message):
+    __slots__ = ("sequence", "failure")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    failure: _aggregator_pb2.Failure
+    def __init__(self, sequence: _Optional[int] = ..., failure: _Optional[_Union[_aggregator_pb2.Failure, _Mapping]] = ...) -> None: ...
+
+class Left(_message.Message):
+    __slots__ = ("rank", "sequences")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    sequences: int
+    def __init__(self, rank: _Optional[int] = ..., sequences: _Optional[int] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,67 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Dtype(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DTYPE_UNSPECIFIED: _ClassVar[Dtype]
+    DTYPE_FLOAT16: _ClassVar[Dtype]
+    DTYPE_BFLOAT16: _ClassVar[Dtype]
+    DTYPE_FLOAT32: _ClassVar[Dtype]
+    DTYPE_FLOAT64: _ClassVar[Dtype]
+    DTYPE_INT8: _ClassVar[Dtype]
+    DTYPE_INT16: _ClassVar[Dtype]
+    DTYPE_INT32: _ClassVar[Dtype]
+    DTYPE_INT64: _ClassVar[Dtype]
+    DTYPE_UINT8: _ClassVar[Dtype]
+
+class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OP_UNSPECIFIED: _ClassVar[Op]
+    OP_SUM: _ClassVar[Op]
+    OP_MEAN: _ClassVar[Op]
+    OP_MIN: _ClassVar[Op]
+    OP_MAX: _ClassVar[Op]
+    OP_PRODUCT: _ClassVar[Op]
+
+class Wire(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WIRE_UNSPECIFIED: _ClassVar[Wire]
+    WIRE_EXACT: _ClassVar[Wire]
+DTYPE_UNSPECIFIED: Dtype
+DTYPE_FLOAT16: Dtype
+DTYPE_BFLOAT16: Dtype
+DTYPE_FLOAT32: Dtype
+DTYPE_FLOAT64: Dtype
+DTYPE_INT8: Dtype
+DTYPE_INT16: Dtype
+DTYPE_INT32: Dtype
+DTYPE_INT64: Dtype
+DTYPE_UINT8: Dtype
+OP_UNSPECIFIED: Op
+OP_SUM: Op
+OP_MEAN: Op
+OP_MIN: Op
+OP_MAX: Op
+OP_PRODUCT: Op
+WIRE_UNSPECIFIED: Wire
+WIRE_EXACT: Wire
+
+class Spec(_message.Message):
+    __slots__ = ("op", "dtype", "elements", "shape_digest", "shapes", "wire")
+    OP_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SHAPES_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    op: Op
+    dtype: Dtype
+    elements: int
+    shape_digest: int
+    shapes: str
+    wire: Wire
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., elements: _Optional[int] = ..., shape_digest: _Optional[int] = ..., shapes: _Optional[str] = ..., wire: _Optional[_Union[Wire, str]] = ...) -> None: ...

@@ -1,0 +1,96 @@
+"""Messages with a payload, written and read without copying the payload more than once.
+
+gRPC takes and gives whole messages as `bytes`. Building a message object around a payload would
+copy it twice more on each side. `join` therefore writes the payload behind the serialised rest,
+which is what protobuf itself does with a field of the highest number; `split` finds it there and
+gives a view. Both produce and accept plain protobuf: the other side may be anybody's stub.
+
+Wire format: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.message import DecodeError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+PAYLOAD_FIELD = 15
+
+_PAYLOAD_TAG = PAYLOAD_FIELD << 3 | 2
+_VARINT, _BYTES = 0, 2
+_FIXED = {1: 8, 5: 4}
+_LONGEST_SHIFT = 63
+
+M = TypeVar("M", bound="Message")
+
+
+def join(message: Message, payload: memoryview) -> bytes:
+    """Serialise a message whose payload field is `payload`. One copy of it."""
+    head = message.SerializeToString()
+    if not payload.nbytes:
+        return head
+    return b"".join((head, bytes((_PAYLOAD_TAG,)), _varint(payload.nbytes), payload))
+
+
+def split(data: bytes, into: type[M]) -> tuple[M, memoryview]:
+    """Parse a message, but give its payload as a view of `data`.
+
+    Raises ValueError where the bytes are no such message.
+    """
+    view = memoryview(data)
+    start, body, end = _find_payload(view)
+    rest = bytes(view[:start]) if end == len(view) else bytes(view[:start]) + bytes(view[end:])
+    try:
+        return into.FromString(rest), view[body:end]
+    except DecodeError as error:
+        raise ValueError(
+            f"expected a {into.__name__}, got {len(data)} other bytes: {error}"
+        ) from error
+
+
+def _find_payload(view: memoryview) -> tuple[int, int, int]:
+    """Start of the payload's field, of its content, and its end; all at the end if there is none."""
+    position = 0
+    while position < len(view):
+        start = position
+        tag, position = _read_varint(view, position)
+        kind = tag & 7
+        if kind == _VARINT:
+            _, position = _read_varint(view, position)
+        elif kind == _BYTES:
+            length, position = _read_varint(view, position)
+            if position + length > len(view):
+                raise ValueError(f"a field of {length} bytes ends outside the message")
+            if tag == _PAYLOAD_TAG:
+                return start, position, position + length
+            position += length
+        elif kind in _FIXED:
+            position += _FIXED[kind]
+        else:
+            raise ValueError(f"unknown wire type {kind} at byte {start}")
+    return len(view), len(view), len(view)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(view) or shift > _LONGEST_SHIFT:
+            raise ValueError(f"a number at byte {position} is cut short or too long")
+        byte = view[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7

@@ -1,0 +1,239 @@
+"""Starts the parts of a daemon in order, and stops them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvloop
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry, start_http_server
+
+from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_proto.v1 import peer_pb2
+from gradwire_server import shared_memory
+from gradwire_server.doorbell import Doorbell
+from gradwire_server.engine import Terms
+from gradwire_server.errors import StartError, StoppingError
+from gradwire_server.group import Group
+from gradwire_server.job import Job, Jobs
+from gradwire_server.kernels import Kernels
+from gradwire_server.metrics import Metrics
+from gradwire_server.reduce.choose import SCHEDULES
+from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
+from gradwire_server.settings import Settings, split_address
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 2.0
+"""How long open calls may take to end when the daemon stops."""
+
+EMBEDDED_IDLE_SECONDS = 60.0
+"""An embedded daemon to which no rank ever came ends after this."""
+
+OPTIONS: list[tuple[str, Any]] = [
+    # Without it a second daemon on this port would start, and get every other connection.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    # Peers ask every 10 s whether we are there (transport.grpc): that is no flood.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT. Exit code: 0 stopped in good order, 1 could not start."""
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s gradwire %(levelname)s %(message)s"
+    )
+    try:
+        uvloop.run(_serve(settings))
+    except StartError as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with _running(settings, stop) as identity:
+        parts = [f"listen {identity.address}", f"socket {identity.socket}"]
+        if identity.metrics:
+            parts.append(f"metrics http://{identity.metrics}/metrics")
+        log.info("ready: %s", ", ".join(parts))
+        await stop.wait()
+        log.info("stopping")
+
+
+@contextlib.asynccontextmanager
+async def _running(settings: Settings, stop: asyncio.Event) -> AsyncIterator[Identity]:
+    """A daemon that serves; when the block ends, its jobs are told and all is put away."""
+    release = version("gradwire")
+    metrics = Metrics(CollectorRegistry(), release)
+    kernels = Kernels(settings.kernel_threads)
+    identity = Identity(release, uuid.uuid4().hex)
+    jobs = Jobs(lambda group, request: _make_job(settings, group, request, kernels, metrics))
+    doorbell = Doorbell(settings.shm_dir, jobs.find_seat)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(kernels.close)
+        if settings.embedded:
+            # Its socket's folder was made for it.
+            stack.callback(_remove_if_empty, settings.socket.parent)
+        stack.enter_context(_owned_socket(settings.socket))
+        removed = shared_memory.remove_orphans(settings.shm_dir)
+        if removed:
+            log.info("removed %d arenas that no process uses any more", removed)
+        identity.metrics = stack.enter_context(_metrics_page(settings.metrics_listen, metrics))
+        doorbell.open()
+        stack.callback(doorbell.close)
+        identity.doorbell = str(doorbell.path)
+        identity.insecure = settings.insecure
+        identity.chunk_bytes = settings.chunk_bytes
+        server = grpc.aio.server(options=OPTIONS)
+        server.add_generic_rpc_handlers(handlers(Aggregator(identity, jobs), Peer(jobs)))
+        checks = await _add_standard_services(server)
+        _bind(server, settings, identity)
+        await server.start()
+        stack.push_async_callback(server.stop, GRACE_SECONDS)
+        stack.push_async_callback(
+            jobs.close, StoppingError(f"the daemon at {identity.address} is stopping")
+        )
+        stack.push_async_callback(checks.enter_graceful_shutdown)
+        if settings.embedded:
+            idle = asyncio.create_task(_stop_when_idle(jobs, stop))
+            stack.callback(idle.cancel)
+        yield identity
+
+
+async def _add_standard_services(server: grpc.aio.Server) -> health.aio.HealthServicer:
+    """Health checking and reflection, as any gRPC tool expects."""
+    checks = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    names = [
+        pb.DESCRIPTOR.services_by_name["Aggregator"].full_name,
+        peer_pb2.DESCRIPTOR.services_by_name["Peer"].full_name,
+    ]
+    for name in ["", *names]:
+        await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection(
+        [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server
+    )
+    return checks
+
+
+def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity) -> None:
+    host, _ = split_address(settings.listen)
+    try:
+        port = server.add_insecure_port(settings.listen)
+    except RuntimeError as error:
+        raise StartError(
+            f"can't listen on {settings.listen}: address already in use, or not this machine's."
+            " Is another daemon running? --listen HOST:0 takes any free port"
+        ) from error
+    server.add_insecure_port(f"unix:{settings.socket}")
+    os.chmod(settings.socket, 0o660)
+    identity.socket = str(settings.socket)
+    identity.address = _advertised(settings.advertise, host, port)
+
+
+def _advertised(advertise: str, host: str, port: int) -> str:
+    if not advertise:
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        split_address(advertise)
+    except ValueError:
+        return f"[{advertise}]:{port}" if ":" in advertise else f"{advertise}:{port}"
+    return advertise
+
+
+@contextlib.contextmanager
+def _owned_socket(path: Path) -> Iterator[None]:
+    """Make sure that the socket's path is ours alone; remove it in the end.
+
+    gRPC replaces a socket that is there, even one in use; so a lock beside it says whose it is.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o660)
+    except OSError as error:
+        raise StartError(f"can't make the socket {path}: {error}; choose another --socket") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise StartError(f"another daemon already uses the socket {path}") from None
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        path.with_name(path.name + ".lock").unlink(missing_ok=True)
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def _metrics_page(listen: str, metrics: Metrics) -> Iterator[str]:
+    """Serve the metrics; gives the real address, or nothing where they are off."""
+    if not listen:
+        yield ""
+        return
+    host, port = split_address(listen)
+    try:
+        server, thread = start_http_server(port, host, registry=metrics.registry)
+    except OSError as error:
+        raise StartError(
+            f"can't serve metrics on {listen}: {error.strerror}. --metrics-listen HOST:0 takes any"
+            " free port, --metrics-listen '' switches the page off"
+        ) from error
+    try:
+        yield f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _make_job(
+    settings: Settings, group: Group, request: pb.JoinRequest, kernels: Kernels, metrics: Metrics
+) -> Job:
+    ranks = group.local_ranks
+    if request.shared_memory:
+        arena = shared_memory.create(
+            ranks, settings.slots, settings.chunk_bytes, settings.shm_dir
+        )
+    else:
+        arena = shared_memory.create_private(settings.slots, settings.chunk_bytes)
+    timeout = request.timeout.ToTimedelta().total_seconds() or 60.0
+    terms = Terms(
+        settings.chunk_bytes,
+        arena.layout.slots,
+        timeout,
+        request.warn_after.ToTimedelta().total_seconds() or timeout / 4,
+        SCHEDULES.get(settings.schedule),
+    )
+    return Job(group, terms, arena, kernels, metrics)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+async def _stop_when_idle(jobs: Jobs, stop: asyncio.Event) -> None:
+    """An embedded daemon lives as long as its job."""
+    await jobs.idle(EMBEDDED_IDLE_SECONDS)
+    stop.set()

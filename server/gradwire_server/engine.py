@@ -1,0 +1,373 @@
+"""Carries out one generation's rounds on one node: the only place where a schedule meets I/O.
+
+A round begins when all local ranks have brought their chunk. The engine sums these, then does what
+the schedule says: sends shares, adds and stores what arrives. Rounds run side by side, each in a
+task of its own; what fails, fails one collective (mismatch, lateness) or the job (somebody is gone).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
+
+from gradwire_proto.chunks import chunk_count, chunk_range
+from gradwire_proto.dtypes import DTYPES
+from gradwire_proto.v1 import aggregator_pb2, peer_pb2
+from gradwire_proto.v1 import tensor_pb2 as pb
+from gradwire_server.errors import LateError, LostError, ProtocolError, ReductionError, from_failure
+from gradwire_server.execution import Arrived, Execution, Memory, Workplace
+from gradwire_server.group import Group
+from gradwire_server.kernels import Kernels
+from gradwire_server.metrics import Metrics
+from gradwire_server.results import ResultSlots
+from gradwire_server.round import Contribution, Key, Round, Rounds
+from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
+
+log = logging.getLogger(__name__)
+
+PEER_GRACE_SECONDS = 1.0
+"""A node whose own ranks are complete waits this much longer than its peers, who know who is late."""
+
+CLOSE_SECONDS = 2.0
+"""How long a peer that takes nothing may hold up the end of a job."""
+
+_SENDER = -1
+"""Reads a result like a rank, until all that others need of it has been sent."""
+
+
+class Ranks(Protocol):
+    """The local ranks, as the engine sees them."""
+
+    def result(self, rank: int, key: Key, slot: int, result: memoryview) -> None:
+        """The rank's chunk is reduced."""
+        ...
+
+    def failed(self, rank: int, sequence: int, failure: aggregator_pb2.Failure) -> None:
+        """The rank's collective, or its job, has failed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a job has agreed on."""
+
+    chunk_bytes: int
+    slots: int
+    timeout_seconds: float
+    warn_seconds: float
+    schedule: peer_pb2.Schedule | None = None
+    """None: chosen for each chunk."""
+
+
+class Engine:
+    """One generation on one node. All methods are called on the event loop."""
+
+    def __init__(
+        self, group: Group, terms: Terms, ranks: Ranks, memory: Memory, kernels: Kernels,
+        metrics: Metrics,
+    ) -> None:  # fmt: skip
+        self.group = group
+        self.done = 0
+        self.failed_count = 0
+        self._stalled = 0
+        self._terms = terms
+        self._ranks = ranks
+        self._memory = memory
+        self._metrics = metrics
+        self._workplace = Workplace(group, terms.schedule, memory, kernels)
+        self._transport: Transport | None = None
+        self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)
+        self._results = ResultSlots(terms.slots)
+        self._result_freed = asyncio.Event()
+        self._running: dict[Key, Execution] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._clock: Callable[[], float] = asyncio.get_running_loop().time
+
+    def connect(self, transport: Transport) -> None:
+        """Use these links. Before any round, unless the node is alone."""
+        self._transport = transport
+
+    def sequences(self, rank: int) -> int:
+        """Collectives that a local rank has begun."""
+        return self._rounds.sequences(rank)
+
+    @property
+    def open_rounds(self) -> int:
+        """Rounds without a result."""
+        return len(self._rounds.open)
+
+    # -- from the local ranks
+
+    def contribute(self, rank: int, key: Key, contribution: Contribution) -> None:
+        """A local rank brings a chunk. Failures go to the ranks, nothing is raised."""
+        if (failure := self.group.failure) is not None:
+            self._tell(rank, key.sequence, failure, aggregator_pb2.Failure.SCOPE_JOB)
+            return
+        try:
+            size = self._admit(rank, key, contribution)
+        except ReductionError as error:
+            self.fail(error)
+            return
+        if (failure := self._rounds.failure(key.sequence)) is not None:
+            self._tell(rank, key.sequence, failure, aggregator_pb2.Failure.SCOPE_ROUND)
+            return
+        round_ = self._rounds.get(key, self._clock())
+        assert round_ is not None, "a round can't be over before its ranks came"  # noqa: S101
+        try:
+            round_.contribute(rank, contribution)
+        except ReductionError as error:
+            self.fail_round(key.sequence, error)
+            return
+        self._metrics.local_bytes.labels(direction="in").inc(size)
+        if not round_.missing:
+            execution = Execution(round_, size, self._workplace, self._transport)
+            self._running[key] = execution
+            execution.task = self._spawn(self._carry_out(execution))
+
+    def _admit(self, rank: int, key: Key, contribution: Contribution) -> int:
+        """Size of the chunk in bytes; raises where the rank breaks the rules or others are gone."""
+        spec = contribution.spec
+        if spec.dtype not in DTYPES or spec.op not in pb.Op.values()[1:]:
+            raise ProtocolError(f"rank {rank} brought an op or dtype that is not known: {spec}")
+        if spec.op == pb.OP_MEAN and not 0 < contribution.weight < float("inf"):
+            raise ProtocolError(f"rank {rank} brought weight {contribution.weight}, expected above 0")
+        whole = spec.elements * DTYPES[spec.dtype].itemsize
+        chunks = chunk_count(whole, self._terms.chunk_bytes)
+        if key.chunk >= chunks:
+            raise ProtocolError(f"rank {rank} brought chunk {key.chunk} of {chunks}")
+        self._rounds.advance(rank, key, final=key.chunk == chunks - 1)
+        self.group.check(key.sequence)
+        start, stop = chunk_range(key.chunk, whole, self._terms.chunk_bytes)
+        self._place(rank, contribution, stop - start)
+        return stop - start
+
+    def _place(self, rank: int, contribution: Contribution, size: int) -> None:
+        if contribution.payload is None:
+            self._workplace.memory.contribution(rank, contribution.slot, size)
+            if self._results.reuse(rank, contribution.slot):
+                self._result_freed.set()
+        elif contribution.payload.nbytes != size:
+            got = contribution.payload.nbytes
+            raise ProtocolError(f"rank {rank} brought a chunk of {got} bytes, expected {size}")
+
+    def leave(self, rank: int) -> None:
+        """A local rank leaves in good order."""
+        sequences = self._rounds.sequences(rank)
+        self._broadcast(Left(rank, sequences))
+        self._departed(rank, sequences)
+        self.forget(rank)
+
+    def forget(self, rank: int) -> None:
+        """A local rank is gone, and reads no more results."""
+        self._results.forget(rank)
+        self._result_freed.set()
+
+    def _departed(self, rank: int, sequences: int) -> None:
+        self.group.depart(rank, sequences)
+        for round_ in self._rounds.open:
+            try:
+                self.group.check(round_.key.sequence)
+            except LostError as error:
+                self.fail(error)
+
+    # -- from the other nodes
+
+    def receive(self, source: int, message: Message) -> None:
+        """See transport.base.Receiver."""
+        match message:
+            case Part():
+                self._receive_part(source, message)
+            case Abort(sequence=None, failure=failure):
+                self.fail(from_failure(failure), tell_peers=False)
+            case Abort(sequence=sequence, failure=failure):
+                assert sequence is not None, "matched above"  # noqa: S101
+                self.fail_round(sequence, from_failure(failure), tell_peers=False)
+            case Left(rank=rank, sequences=sequences):
+                self._departed(rank, sequences)
+            case _:
+                assert_never(message)
+
+    def lost(self, source: int, reason: str) -> None:
+        """See transport.base.Receiver."""
+        node = self.group.picture.nodes[source]
+        ranks = ", ".join(map(str, node.ranks))
+        self.fail(
+            LostError(
+                f"the daemon of node {source} at {node.address} on {node.host}, with ranks {ranks},"
+                f" is lost: {reason}"
+            )
+        )
+
+    def _receive_part(self, source: int, part: Part) -> None:
+        if self.group.failure is not None:
+            return
+        round_ = self._rounds.get(part.key, self._clock())
+        if round_ is None:
+            self._metrics.errors.labels(kind="stale_frame").inc()
+            return
+        ranks = ", ".join(map(str, self.group.picture.nodes[source].ranks))
+        try:
+            round_.arrive(f"node {source} (ranks {ranks})", part.spec, (source, part))
+        except ReductionError as error:
+            self.fail_round(part.key.sequence, error)
+            return
+        if (execution := self._running.get(part.key)) is not None:
+            execution.wake()
+
+    # -- one round
+
+    async def _carry_out(self, execution: Execution) -> None:
+        key, began = execution.round.key, self._clock()
+        slot = await self._take_result()
+        published = False
+        try:
+            await execution.reduce(self._memory.result(slot, execution.size))
+            self._publish(execution, slot)
+            published = True
+            await execution.sent()
+        except ReductionError as error:
+            self.fail_round(key.sequence, error)
+        finally:
+            self._running.pop(key, None)
+            self._free(slot, published)
+        if published:
+            self.done += 1
+            self._metrics.rounds.labels(schedule=execution.name).inc()
+            self._metrics.round_seconds.labels(schedule=execution.name).observe(
+                self._clock() - began
+            )
+
+    async def _take_result(self) -> int:
+        while (slot := self._results.take()) is None:
+            self._result_freed.clear()
+            await self._result_freed.wait()
+        return slot
+
+    def _free(self, slot: int, published: bool) -> None:
+        if published:
+            self._results.reuse(_SENDER, slot)
+        else:
+            self._results.discard(slot)
+        self._result_freed.set()
+
+    def _publish(self, execution: Execution, slot: int) -> None:
+        round_ = execution.round
+        self._rounds.close(round_.key)
+        result = self._memory.result(slot, execution.size)
+        present = [rank for rank in self.group.local_ranks if rank in self.group.members]
+        for rank in present:
+            self._ranks.result(rank, round_.key, slot, result)
+        readers = {
+            rank: round_.contributions[rank].slot
+            for rank in present
+            if round_.contributions[rank].payload is None
+        }
+        self._results.publish(slot, {_SENDER: slot, **readers})
+        self._metrics.local_bytes.labels(direction="out").inc(execution.size * len(present))
+
+    # -- failure
+
+    def fail_round(
+        self, sequence: int, error: ReductionError, *, tell_peers: bool = True
+    ) -> None:
+        """One collective has failed; the ranks can go on with the next."""
+        dropped = self._rounds.fail(sequence, error)
+        if dropped is None or self.group.failure is not None:
+            return
+        log.warning("generation %s: %s", self.group.picture.generation[:8], error)
+        self._metrics.errors.labels(kind=type(error).__name__).inc()
+        self.failed_count += 1
+        self._cancel(round_.key for round_ in dropped)
+        if tell_peers:
+            failure = error.failure(aggregator_pb2.Failure.SCOPE_ROUND)
+            self._broadcast(Abort(sequence, failure))
+        for rank in self._rounds.begun(sequence):
+            self._tell(rank, sequence, error, aggregator_pb2.Failure.SCOPE_ROUND)
+
+    def fail(self, error: ReductionError, *, tell_peers: bool = True) -> None:
+        """The job has failed; every open and later collective fails alike."""
+        if not self.group.fail(error):
+            return
+        log.error("generation %s is over: %s", self.group.picture.generation[:8], error)
+        self._metrics.errors.labels(kind=type(error).__name__).inc()
+        self._cancel(list(self._running))
+        if tell_peers:
+            self._broadcast(Abort(None, error.failure(aggregator_pb2.Failure.SCOPE_JOB)))
+        for rank in self.group.local_ranks:
+            self._tell(rank, 0, error, aggregator_pb2.Failure.SCOPE_JOB)
+
+    def _tell(
+        self, rank: int, sequence: int, error: ReductionError, scope: aggregator_pb2.Failure.Scope
+    ) -> None:
+        self._ranks.failed(rank, sequence, error.failure(scope))
+
+    def _cancel(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            if (execution := self._running.pop(key, None)) is not None:
+                execution.cancel()
+
+    def _broadcast(self, message: Message) -> None:
+        if self._transport is not None:
+            for peer in self.group.peers:
+                self._spawn(self._transport.send(peer, message))
+
+    # -- time
+
+    async def watch(self) -> None:
+        """Name who is late, and fail what waits too long. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(min(1.0, self._terms.warn_seconds / 4))
+            stalled = [round_ for round_ in self._rounds.open if self._is_late(round_)]
+            self._metrics.stalled_rounds.inc(len(stalled) - self._stalled)
+            self._stalled = len(stalled)
+
+    def _is_late(self, round_: Round[Arrived]) -> bool:
+        waited = self._clock() - round_.opened
+        if waited < self._terms.warn_seconds:
+            return False
+        text = f"{round_} has waited {waited:.1f} s for {self._whom(round_)}"
+        if not round_.warned:
+            round_.warned = True
+            log.warning("generation %s: %s", self.group.picture.generation[:8], text)
+        grace = 0.0 if round_.missing else PEER_GRACE_SECONDS
+        if waited > self._terms.timeout_seconds + grace:
+            limit = f"the timeout is {self._terms.timeout_seconds:g} s"
+            self.fail_round(round_.key.sequence, LateError(f"{text}; {limit}"))
+        return True
+
+    def _whom(self, round_: Round[Arrived]) -> str:
+        if round_.missing:
+            return self.group.describe(round_.missing)
+        nodes = self.group.picture.nodes
+        return "; ".join(
+            f"node {peer} at {nodes[peer].address} (ranks {', '.join(map(str, nodes[peer].ranks))})"
+            for peer in self.group.peers
+        )
+
+    # -- tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a fault of this daemon's own", exc_info=error)
+            self.fail(ProtocolError(f"the daemon made a mistake of its own: {error!r}"))
+
+    async def close(self) -> None:
+        """End all rounds; returns when nothing of this engine runs any more."""
+        self._metrics.stalled_rounds.dec(self._stalled)
+        self._stalled = 0
+        self._cancel(list(self._running))
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)

@@ -1,0 +1,86 @@
+"""What can go wrong in a daemon, and whose fault it is.
+
+    GradwireServerError
+    +- SettingsError       the operator's: a flag, a variable or the file
+    +- StartError          the machine's: a port or path is taken, memory is short
+    +- RefusedError        the caller's: this rank can't have this seat
+    +- ReductionError      a collective failed; becomes a Failure message
+       +- MismatchError    the ranks brought different things
+       +- LostError        a rank or a daemon is gone
+       +- LateError        somebody did not come in time
+       +- ProtocolError    a message broke the rules
+       +- StoppingError    this daemon is stopping
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gradwire_proto.v1 import aggregator_pb2 as pb
+
+
+class GradwireServerError(Exception):
+    """Root of the daemon's own errors."""
+
+
+class SettingsError(GradwireServerError):
+    """The settings are wrong; the text lists every mistake, one a line."""
+
+
+class StartError(GradwireServerError):
+    """The daemon can't start; the text says what is in the way."""
+
+
+class RefusedError(GradwireServerError):
+    """A rank asked for something it can't have; the job is unharmed."""
+
+
+class ReductionError(GradwireServerError):
+    """A collective, or the whole job, failed."""
+
+    kind: ClassVar[pb.Failure.Kind] = pb.Failure.KIND_UNSPECIFIED
+
+    def failure(self, scope: pb.Failure.Scope) -> pb.Failure:
+        """The message that says so."""
+        return pb.Failure(scope=scope, kind=self.kind, reason=str(self))
+
+
+class MismatchError(ReductionError):
+    """The ranks brought different things to one collective."""
+
+    kind = pb.Failure.KIND_MISMATCH
+
+
+class LostError(ReductionError):
+    """A rank or a daemon is gone."""
+
+    kind = pb.Failure.KIND_LOST
+
+
+class LateError(ReductionError):
+    """A round waited longer than the job's timeout."""
+
+    kind = pb.Failure.KIND_TIMEOUT
+
+
+class ProtocolError(ReductionError):
+    """A message that has no place where it came."""
+
+    kind = pb.Failure.KIND_PROTOCOL
+
+
+class StoppingError(ReductionError):
+    """This daemon is stopping."""
+
+    kind = pb.Failure.KIND_STOPPING
+
+
+_BY_KIND: dict[pb.Failure.Kind, type[ReductionError]] = {
+    error.kind: error
+    for error in (MismatchError, LostError, LateError, ProtocolError, StoppingError)
+}
+
+
+def from_failure(failure: pb.Failure) -> ReductionError:
+    """The error that a peer's Failure message speaks of."""
+    return _BY_KIND.get(failure.kind, ReductionError)(failure.reason)

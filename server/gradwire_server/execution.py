@@ -1,0 +1,198 @@
+"""One round being carried out: the local sum, then what the schedule says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ParamSpec, Protocol, TypeAlias, assert_never
+
+from gradwire_proto.v1 import peer_pb2
+from gradwire_server.errors import ProtocolError
+from gradwire_server.group import Group
+from gradwire_server.kernels import ChunkSum, Kernels
+from gradwire_server.reduce.choose import NAMES, choose, reducer
+from gradwire_server.reduce.effects import Add, Done, Effect, Finish, Frame, Send, Store
+from gradwire_server.round import Round
+from gradwire_server.transport.base import Part, Transport
+
+P = ParamSpec("P")
+
+Arrived: TypeAlias = tuple[int, Part]
+"""What another node sent, and which."""
+
+
+class Memory(Protocol):
+    """The slots of a node's arena."""
+
+    def contribution(self, rank: int, slot: int, size: int) -> memoryview:
+        """The first bytes of a rank's slot. Raises ProtocolError where there is none."""
+        ...
+
+    def result(self, slot: int, size: int) -> memoryview:
+        """The first bytes of a result slot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What all rounds of a generation share."""
+
+    group: Group
+    schedule: peer_pb2.Schedule | None
+    memory: Memory
+    kernels: Kernels
+
+
+class Execution:
+    """One round, from the moment all local ranks have brought their chunk."""
+
+    def __init__(
+        self, round_: Round[Arrived], size: int, workplace: Workplace, transport: Transport | None
+    ) -> None:
+        self.round = round_
+        self.size = size
+        self.task: asyncio.Task[None] | None = None
+        self._workplace = workplace
+        self._transport = transport
+        self._nodes = len(workplace.group.picture.nodes)
+        self._schedule = workplace.schedule or choose(size, self._nodes)
+        self._reducer = reducer(self._schedule, workplace.group.node, self._nodes)
+        self._arrival = asyncio.Event()
+        self._parts: dict[Frame, Part] = {}
+        self._final: set[int] = set()
+        self._sends: set[asyncio.Task[None]] = set()
+
+    @property
+    def name(self) -> str:
+        """The schedule in words."""
+        return NAMES[self._schedule] if self._nodes > 1 else "local"
+
+    def wake(self) -> None:
+        """Another node's part has been added to the round."""
+        self._arrival.set()
+
+    def cancel(self) -> None:
+        """Give the round up. Its buffers are in use until its task has ended."""
+        if self.task is not None and self.task is not asyncio.current_task():
+            self.task.cancel()
+
+    async def reduce(self, result: memoryview) -> None:
+        """Leave the reduced chunk in result. Raises ProtocolError where a peer breaks the rules."""
+        self._total = ChunkSum(
+            self.round.spec,
+            result,
+            self._reducer.shares,
+            self._workplace.group.picture.world_size,
+        )
+        try:
+            await self._add_local()
+            await self._exchange()
+        except BaseException:
+            await self._give_up()
+            raise
+
+    async def sent(self) -> None:
+        """Return once the other nodes have what they need of the result."""
+        try:
+            if self._sends:
+                await asyncio.wait(self._sends)
+        except BaseException:
+            await self._give_up()
+            raise
+
+    async def _give_up(self) -> None:
+        for send in self._sends:
+            send.cancel()
+        if self._sends:
+            await asyncio.wait(self._sends)
+
+    async def _run(self, size: int, work: Callable[P, None], *args: P.args, **kw: P.kwargs) -> None:
+        await self._workplace.kernels.run(size, work, *args, **kw)
+
+    async def _add_local(self) -> None:
+        brought, memory = self.round.contributions, self._workplace.memory
+        ranks = self._workplace.group.local_ranks
+        payloads = [
+            payload
+            if (payload := brought[rank].payload) is not None
+            else memory.contribution(rank, brought[rank].slot, self.size)
+            for rank in ranks
+        ]
+        weights = [brought[rank].weight for rank in ranks]
+        await self._run(self.size * len(ranks), self._total.add_local, payloads, weights)
+
+    async def _exchange(self) -> None:
+        effects = self._reducer.start()
+        while True:
+            for effect in effects:
+                if isinstance(effect, Done):
+                    return
+                await self._apply(effect)
+            source, part = await self._next()
+            frame = Frame(source, part.step, part.share)
+            if frame in self._parts:
+                raise ProtocolError(f"{self.round}: {frame} came twice")
+            self._parts[frame] = part
+            effects = self._reducer.receive(frame)
+
+    async def _next(self) -> Arrived:
+        while not self.round.arrived:
+            self._arrival.clear()
+            await self._arrival.wait()
+        source, part = self.round.arrived.popleft()
+        if part.schedule != self._schedule:
+            raise ProtocolError(
+                f"{self.round}: node {source} uses {NAMES.get(part.schedule, part.schedule)}, this"
+                f" node {NAMES[self._schedule]}; give all daemons the same --schedule"
+            )
+        return source, part
+
+    async def _apply(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                # A task, not an await: if every node sent before it received, a ring would lock up.
+                self._sends.add(asyncio.create_task(self._send(effect)))
+            case Add(frame=frame):
+                await self._add(frame)
+            case Finish(share=share):
+                await self._run(self._total.partial_bytes(share), self._total.finish, share)
+                self._final.add(share)
+            case Store(frame=frame):
+                await self._store(frame)
+            case Done():
+                raise AssertionError("the exchange ends before Done is applied")
+            case _:
+                assert_never(effect)
+
+    async def _add(self, frame: Frame) -> None:
+        part = self._take(frame, self._total.partial_bytes(frame.share))
+        size = part.payload.nbytes
+        await self._run(size, self._total.add, frame.share, part.payload, part.weight)
+
+    async def _store(self, frame: Frame) -> None:
+        part = self._take(frame, self._total.final_bytes(frame.share))
+        await self._run(part.payload.nbytes, self._total.store, frame.share, part.payload)
+        self._final.add(frame.share)
+
+    def _take(self, frame: Frame, size: int) -> Part:
+        part = self._parts.pop(frame)
+        if part.payload.nbytes != size:
+            raise ProtocolError(
+                f"{self.round}: share {part.share} has {part.payload.nbytes} bytes, expected {size}"
+            )
+        return part
+
+    async def _send(self, effect: Send) -> None:
+        total, share = self._total, effect.share
+        part = Part(
+            self.round.key,
+            self._schedule,
+            effect.step,
+            share,
+            total.weights[share],
+            self.round.spec,
+            total.final(share) if share in self._final else total.partial(share),
+        )
+        assert self._transport is not None, "a node with peers is connected first"  # noqa: S101
+        await self._transport.send(effect.target, part)

@@ -1,0 +1,191 @@
+"""One generation of a job on this daemon: its seats, its memory, its links, its engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_server.engine import Engine, Terms
+from gradwire_server.errors import LostError, ReductionError, RefusedError
+from gradwire_server.group import Group, Member, Picture
+from gradwire_server.kernels import Kernels
+from gradwire_server.metrics import Metrics
+from gradwire_server.round import Key
+from gradwire_server.seat import Carrier, Seat
+from gradwire_server.shared_memory import Arena
+from gradwire_server.transport.grpc import GrpcTransport
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 30.0
+"""A rank that has joined opens its stream within this time, or is lost."""
+
+
+class Job:
+    """Admits ranks, hands their chunks to the engine, and ends when the last one is gone."""
+
+    def __init__(
+        self, group: Group, terms: Terms, arena: Arena, kernels: Kernels, metrics: Metrics
+    ) -> None:
+        self.group = group
+        self.terms = terms
+        self.arena = arena
+        self.engine = Engine(group, terms, self, arena, kernels, metrics)
+        self.transport = GrpcTransport(group, terms.chunk_bytes, self.engine, metrics)
+        self.engine.connect(self.transport)
+        self.transport.dial()
+        self.ended = asyncio.Event()
+        self._metrics = metrics
+        self._seats: dict[int, Seat] = {}
+        self._watch = asyncio.create_task(self.engine.watch())
+        metrics.jobs.inc()
+
+    # -- seats
+
+    def admit(self, member: Member, picture: Picture, node: int) -> Seat:
+        """Give a rank its seat. Raises RefusedError, and changes nothing, where it can't have it."""
+        if self.group.failure is not None:
+            raise RefusedError(f"generation {picture.generation} is over: {self.group.failure}")
+        self.group.admit(member, picture, node)
+        lost = f"it joined, but opened no stream within {LEASE_SECONDS:g} s"
+        seat = Seat(member, lambda: self.lose(member.rank, lost), LEASE_SECONDS)
+        self._seats[member.rank] = seat
+        self._metrics.ranks_joined.inc()
+        return seat
+
+    def open(self, rank: int, carrier: Carrier) -> None:
+        """A rank has opened its stream."""
+        self._seats[rank].open(carrier)
+
+    def leave(self, rank: int) -> None:
+        """A rank gives its seat back."""
+        if rank in self._seats:
+            self._vacate(rank)
+            self.engine.leave(rank)
+            self._end_if_empty()
+
+    def lose(self, rank: int, reason: str) -> None:
+        """A rank is gone without a word: the job is over."""
+        if rank not in self._seats:
+            return
+        member = self._seats[rank].member
+        self._vacate(rank)
+        self.engine.fail(LostError(f"{member} is lost: {reason}"))
+        self.engine.forget(rank)
+        self._end_if_empty()
+
+    def seat_of(self, token: str) -> int | None:
+        """The rank that holds this seat."""
+        for rank, seat in self._seats.items():
+            if seat.token == token:
+                return rank
+        return None
+
+    def path(self, rank: int) -> str:
+        """How a rank's tensors travel."""
+        return self._seats[rank].path if rank in self._seats else ""
+
+    def _vacate(self, rank: int) -> None:
+        self._seats.pop(rank).close()
+        self._metrics.ranks_joined.dec()
+
+    def _end_if_empty(self) -> None:
+        if not self._seats and (not self.group.absent or self.group.failure is not None):
+            self.ended.set()
+
+    # -- engine.Ranks
+
+    def result(self, rank: int, key: Key, slot: int, result: memoryview) -> None:
+        """See engine.Ranks."""
+        self._seats[rank].result(key, slot, result)
+
+    def failed(self, rank: int, sequence: int, failure: pb.Failure) -> None:
+        """See engine.Ranks."""
+        if failure.scope == pb.Failure.SCOPE_JOB:
+            self.transport.wake()
+        if rank in self._seats:
+            self._seats[rank].failed(sequence, failure)
+
+    # -- end
+
+    async def close(self, error: ReductionError | None = None) -> None:
+        """End the job; with an error, its ranks and peers are told."""
+        if error is not None:
+            self.engine.fail(error)
+        for rank in list(self._seats):
+            self._vacate(rank)
+        self._watch.cancel()
+        await self.engine.close()
+        await self.transport.close()
+        self.arena.close()
+        self._metrics.jobs.dec()
+
+
+class Jobs:
+    """All jobs of this daemon, by generation."""
+
+    def __init__(self, make: Callable[[Group, pb.JoinRequest], Job]) -> None:
+        self._make = make
+        self._jobs: dict[str, Job] = {}
+        self._ends: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Condition()
+        self.served = 0
+
+    @property
+    def all(self) -> list[Job]:
+        """Jobs that have not ended."""
+        return list(self._jobs.values())
+
+    async def enter(self, picture: Picture, request: pb.JoinRequest) -> Job:
+        """The job of this generation, made by the first rank that comes."""
+        job = self._jobs.get(picture.generation)
+        if job is None:
+            job = self._make(Group(picture, request.node), request)
+            self._jobs[picture.generation] = job
+            self.served += 1
+            self._ends.add(end := asyncio.create_task(self._end(job)))
+            end.add_done_callback(self._ends.discard)
+            async with self._news:
+                self._news.notify_all()
+        return job
+
+    async def await_generation(self, generation: str) -> Job:
+        """The job of this generation, as soon as its first local rank has come."""
+        async with self._news:
+            await self._news.wait_for(lambda: generation in self._jobs)
+        return self._jobs[generation]
+
+    async def idle(self, patience_seconds: float) -> None:
+        """Return when the last job has ended, or none has come for so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds), self._news:
+                await self._news.wait_for(lambda: self.served > 0)
+        async with self._news:
+            await self._news.wait_for(lambda: not self._jobs)
+
+    def find_seat(self, token: str) -> tuple[Job, int]:
+        """Whose seat this is. Raises RefusedError where it is nobody's."""
+        for job in self._jobs.values():
+            if (rank := job.seat_of(token)) is not None:
+                return job, rank
+        raise RefusedError("this seat is not known here: join first")
+
+    async def close(self, error: ReductionError) -> None:
+        """End all jobs."""
+        for job in self.all:
+            job.engine.fail(error)
+        for end in self._ends:
+            end.cancel()
+        await asyncio.gather(*(job.close() for job in self.all))
+
+    async def _end(self, job: Job) -> None:
+        await job.ended.wait()
+        await job.close()
+        del self._jobs[job.group.picture.generation]
+        async with self._news:
+            self._news.notify_all()
+        log.info("generation %s has ended", job.group.picture.generation[:8])
+

@@ -1,0 +1,187 @@
+"""Arithmetic on buffers: the only code that looks at elements.
+
+Numbers (design): sums are kept in fp32 for 16- and 32-bit floats, in fp64 for fp64, and divided
+once. An fp32 mean is summed from tensors scaled by 2^-k, 2^k >= world size, and divided by what is
+left of the weights: the same bits as a plain sum over its count, but 3e38 from every rank does not
+overflow. (Below world size x 2^-126 the scaling rounds, as DDP's own division before the sum does.)
+Integers are exact: sums wrap in their own type, means are summed in int64 and truncated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec
+
+import torch
+
+from gradwire_proto.chunks import share_range
+from gradwire_proto.dtypes import DTYPES
+from gradwire_proto.v1 import tensor_pb2 as pb
+from gradwire_server.round import Spec
+
+P = ParamSpec("P")
+
+INLINE_BYTES = 512 * 1024
+"""Work on fewer bytes costs less than handing it to a thread and waking up again."""
+
+BLOCK_ELEMENTS = 128 * 1024
+"""The running sum of a block stays in the cache while the ranks' tensors stream past it."""
+
+# Payloads that arrive are bytes, which torch would rather have writable; they are only read.
+warnings.filterwarnings("ignore", message="The given buffer is not writable")
+
+
+class Kernels:
+    """Runs arithmetic off the event loop where that pays."""
+
+    def __init__(self, threads: int = 0) -> None:
+        # One chunk, one thread: chunks are many, and torch's own pool would fight ours.
+        torch.set_num_threads(1)
+        self._pool = ThreadPoolExecutor(
+            threads or len(os.sched_getaffinity(0)), thread_name_prefix="gradwire-kernel"
+        )
+
+    async def run(
+        self, size: int, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Run work that touches `size` bytes. Once begun it ends, even if the caller is cancelled.
+
+        A cancelled caller waits for it: only then may the buffers be used for something else.
+        """
+        if size <= INLINE_BYTES:
+            work(*args, **kwargs)
+            return
+        running = asyncio.get_running_loop().run_in_executor(
+            self._pool, lambda: work(*args, **kwargs)
+        )
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
+    def close(self) -> None:
+        """Stop the threads; running work ends first."""
+        self._pool.shutdown()
+
+
+class ChunkSum:
+    """The sum of one chunk, from the local ranks' tensors to the result.
+
+    `result` is the memory of the result slot: exactly the chunk's bytes. Partial sums live in it
+    where the accumulation type is the tensor's own, and in memory of this object's where it is
+    wider.
+    """
+
+    def __init__(self, spec: Spec, result: memoryview, shares: int, world_size: int) -> None:
+        info = DTYPES[spec.dtype]
+        mean = spec.op == pb.OP_MEAN
+        self._op = spec.op
+        self._dtype: torch.dtype = getattr(torch, info.name)
+        narrow = (info.is_integer and not mean) or spec.op in (pb.OP_MIN, pb.OP_MAX)
+        self._wide: torch.dtype = self._dtype if narrow else getattr(torch, info.accumulator)
+        self._mean = mean
+        self._scale = 2.0 ** -(world_size - 1).bit_length() if mean and not info.is_integer else 1.0
+        self._shares = shares
+        self._result = _tensor(result, self._dtype)
+        self._sum = self._result
+        self.weights = [0.0] * shares
+
+    @property
+    def elements(self) -> int:
+        """Elements of the chunk."""
+        return self._result.numel()
+
+    def add_local(self, payloads: list[memoryview], weights: list[float]) -> None:
+        """Sum the local ranks' chunks, in the order given."""
+        if self._wide != self._dtype:
+            self._sum = torch.empty(self.elements, dtype=self._wide)
+        inputs = [_tensor(payload, self._dtype) for payload in payloads]
+        factors = [weight * self._scale if self._mean else 1.0 for weight in weights]
+        for start in range(0, self.elements, BLOCK_ELEMENTS):
+            block = slice(start, start + BLOCK_ELEMENTS)
+            self._add_block(self._sum[block], [each[block] for each in inputs], factors)
+        self.weights = [sum(weights)] * self._shares
+
+    def add(self, share: int, payload: memoryview, weight: float) -> None:
+        """Add another node's partial sum of a share."""
+        self._combine(self._part(self._sum, share), _tensor(payload, self._wide), 1.0)
+        self.weights[share] += weight
+
+    def finish(self, share: int) -> None:
+        """Divide a share that holds everybody's sum, and write it to the result."""
+        total, out = self._part(self._sum, share), self._part(self._result, share)
+        if self._mean and self._wide.is_floating_point:
+            divisor = self.weights[share] * self._scale
+            if divisor != 1.0:
+                total.div_(divisor)
+        elif self._mean:
+            total.copy_(total.div(int(self.weights[share]), rounding_mode="trunc"))
+        if self._sum is not self._result:
+            out.copy_(total)
+
+    def store(self, share: int, payload: memoryview) -> None:
+        """Put another node's finished share in its place."""
+        self._part(self._result, share).copy_(_tensor(payload, self._dtype))
+
+    def partial(self, share: int) -> memoryview:
+        """A share's sum as it stands, to be sent."""
+        return _bytes(self._part(self._sum, share))
+
+    def final(self, share: int) -> memoryview:
+        """A finished share, to be sent."""
+        return _bytes(self._part(self._result, share))
+
+    def partial_bytes(self, share: int) -> int:
+        """Size of a share while it is partial."""
+        start, stop = share_range(share, self._shares, self.elements)
+        return (stop - start) * self._wide.itemsize
+
+    def final_bytes(self, share: int) -> int:
+        """Size of a share once it is final."""
+        start, stop = share_range(share, self._shares, self.elements)
+        return (stop - start) * self._dtype.itemsize
+
+    def _part(self, tensor: torch.Tensor, share: int) -> torch.Tensor:
+        start, stop = share_range(share, self._shares, self.elements)
+        return tensor[start:stop]
+
+    def _add_block(
+        self, total: torch.Tensor, inputs: list[torch.Tensor], factors: list[float]
+    ) -> None:
+        first, factor = inputs[0], factors[0]
+        if factor == 1.0:
+            total.copy_(first)
+        elif first.dtype == total.dtype:
+            torch.mul(first, factor, out=total)
+        else:
+            total.copy_(first).mul_(factor)
+        for other, factor in zip(inputs[1:], factors[1:], strict=True):
+            self._combine(total, other, factor)
+
+    def _combine(self, total: torch.Tensor, other: torch.Tensor, factor: float) -> None:
+        match self._op:
+            case pb.OP_MIN:
+                torch.minimum(total, other, out=total)
+            case pb.OP_MAX:
+                torch.maximum(total, other, out=total)
+            case pb.OP_PRODUCT:
+                total.mul_(other)
+            case _ if factor == 1.0 or not total.dtype.is_floating_point:
+                total.add_(other)
+            case _:
+                total.add_(other, alpha=factor)
+
+
+def _tensor(buffer: memoryview, dtype: torch.dtype) -> torch.Tensor:
+    if not buffer.nbytes:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(buffer, dtype=dtype)
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    return memoryview(tensor.view(torch.uint8).numpy())

@@ -1,0 +1,62 @@
+"""Every metric of the daemon, declared once. Base units; labels that can't grow without bound."""
+
+from __future__ import annotations
+
+import platform
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+
+_ROUND_BUCKETS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
+    30, 60,
+)  # fmt: skip
+
+
+class Metrics:
+    """The daemon's metrics in a registry of their own."""
+
+    def __init__(self, registry: CollectorRegistry, version: str) -> None:
+        self.registry = registry
+        ProcessCollector(registry=registry)
+        GCCollector(registry=registry)
+        build = Info("gradwire_build", "The running daemon.", registry=registry)
+        build.info({"version": version, "python": platform.python_version()})
+        self.rounds = Counter(
+            "gradwire_rounds_total",
+            "Chunks reduced, by the schedule between the nodes.",
+            ["schedule"],
+            registry=registry,
+        )
+        self.round_seconds = Histogram(
+            "gradwire_round_seconds",
+            "From the last local contribution of a chunk to its result.",
+            ["schedule"],
+            buckets=_ROUND_BUCKETS,
+            registry=registry,
+        )
+        self.peer_bytes = Counter(
+            "gradwire_peer_bytes_total",
+            "Bytes exchanged with the daemon at an address.",
+            ["peer", "direction"],
+            registry=registry,
+        )
+        self.local_bytes = Counter(
+            "gradwire_local_bytes_total",
+            "Tensor bytes taken from and given to this node's ranks.",
+            ["direction"],
+            registry=registry,
+        )
+        self.ranks_joined = Gauge(
+            "gradwire_ranks_joined", "Ranks that have a seat now.", registry=registry
+        )
+        self.jobs = Gauge("gradwire_jobs", "Jobs that have a rank here now.", registry=registry)
+        self.errors = Counter(
+            "gradwire_errors_total", "What went wrong, by kind.", ["kind"], registry=registry
+        )
+        self.stalled_rounds = Gauge(
+            "gradwire_stalled_rounds",
+            "Rounds that wait longer than the warning period.",
+            registry=registry,
+        )

@@ -1,0 +1,47 @@
+"""Which schedule a chunk takes: a pure function, so that all nodes and all reruns agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gradwire_proto.v1 import peer_pb2 as pb
+from gradwire_server.reduce.direct import Direct
+from gradwire_server.reduce.effects import Reducer
+from gradwire_server.reduce.ring import Ring
+from gradwire_server.reduce.tree import Tree
+
+SMALL_BYTES = 64 * 1024
+"""Up to this size a chunk costs its hops, not its bytes."""
+
+FEW_NODES = 8
+"""Up to this many nodes M-1 small messages at once cost less than the hops of a tree."""
+
+_REDUCERS: dict[pb.Schedule, Callable[[int, int], Reducer]] = {
+    pb.SCHEDULE_RING: Ring,
+    pb.SCHEDULE_TREE: Tree,
+    pb.SCHEDULE_DIRECT: Direct,
+}
+
+SCHEDULES: dict[str, pb.Schedule] = {
+    "ring": pb.SCHEDULE_RING,
+    "tree": pb.SCHEDULE_TREE,
+    "direct": pb.SCHEDULE_DIRECT,
+}
+
+NAMES: dict[pb.Schedule, str] = {schedule: name for name, schedule in SCHEDULES.items()}
+
+
+def choose(chunk_bytes: int, nodes: int) -> pb.Schedule:
+    """The schedule for a chunk of this size on this many nodes.
+
+    Large chunks take the ring: each node talks to one neighbour, and the bytes are the least
+    possible. Small ones take two hops on few nodes, and a tree's 2 log2(M) on many.
+    """
+    if chunk_bytes > SMALL_BYTES:
+        return pb.SCHEDULE_RING
+    return pb.SCHEDULE_DIRECT if nodes <= FEW_NODES else pb.SCHEDULE_TREE
+
+
+def reducer(schedule: pb.Schedule, node: int, nodes: int) -> Reducer:
+    """One node's part in this schedule."""
+    return _REDUCERS[schedule](node, nodes)

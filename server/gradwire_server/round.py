@@ -1,0 +1,181 @@
+"""Which ranks have brought what to which collective. Pure.
+
+A round is the reduction of one chunk of one collective. Its key is (sequence, chunk) inside a
+generation, never a bucket index: DDP rebuilds its buckets after the first iteration.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from gradwire_proto.v1 import tensor_pb2 as pb
+from gradwire_server.errors import MismatchError, ProtocolError, ReductionError
+
+P = TypeVar("P")
+
+FAILURES_KEPT = 1024
+"""Failed collectives that are remembered for ranks and frames that come late to them."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """A chunk of a collective."""
+
+    sequence: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What all ranks must bring alike."""
+
+    op: pb.Op
+    dtype: pb.Dtype
+    elements: int
+    shape_digest: int
+    shapes: str = field(default="", compare=False)
+    wire: pb.Wire = pb.WIRE_EXACT
+
+    def __str__(self) -> str:
+        op = pb.Op.Name(self.op).removeprefix("OP_").lower()
+        dtype = pb.Dtype.Name(self.dtype).removeprefix("DTYPE_").lower()
+        shapes = f" [{self.shapes}]" if self.shapes else ""
+        return f"{op} of {self.elements} x {dtype}{shapes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One rank's chunk: in a slot of its own, or in the message that brought it."""
+
+    spec: Spec
+    weight: float
+    slot: int
+    payload: memoryview | None = None
+
+
+class Round(Generic[P]):
+    """One chunk of one collective, from its first contribution to its result.
+
+    P is what arrives from other nodes; it is kept, in order, for whoever carries the round out.
+    """
+
+    def __init__(self, key: Key, ranks: tuple[int, ...], opened: float) -> None:
+        self.key = key
+        self.opened = opened
+        self.warned = False
+        self.contributions: dict[int, Contribution] = {}
+        self.arrived: deque[P] = deque()
+        self._ranks = ranks
+        self._spec: Spec | None = None
+        self._witness = ""
+
+    @property
+    def spec(self) -> Spec:
+        """What is being reduced; known once somebody has brought it."""
+        assert self._spec is not None, "a round is opened by whoever brings its spec"  # noqa: S101
+        return self._spec
+
+    @property
+    def missing(self) -> list[int]:
+        """Local ranks that have not contributed."""
+        return [rank for rank in self._ranks if rank not in self.contributions]
+
+    def contribute(self, rank: int, contribution: Contribution) -> None:
+        """Take a local rank's chunk."""
+        if rank in self.contributions:
+            raise ProtocolError(f"{self}: rank {rank} contributed twice")
+        self._compare(f"rank {rank}", contribution.spec)
+        self.contributions[rank] = contribution
+
+    def arrive(self, who: str, spec: Spec, part: P) -> None:
+        """Keep what another node sent."""
+        self._compare(who, spec)
+        self.arrived.append(part)
+
+    def _compare(self, who: str, spec: Spec) -> None:
+        if self._spec is None:
+            self._spec, self._witness = spec, who
+        elif spec != self._spec:
+            raise MismatchError(
+                f"{self}: {self._witness} brought {self._spec}, but {who} brought {spec}."
+                " All ranks must call the same collectives on the same shapes in the same order"
+            )
+
+    def __str__(self) -> str:
+        return f"round {self.key.sequence}"
+
+
+class Rounds(Generic[P]):
+    """All open rounds of a generation at one node, and the collectives that failed."""
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._ranks = tuple(ranks)
+        self._open: dict[Key, Round[P]] = {}
+        self._failed: OrderedDict[int, ReductionError] = OrderedDict()
+        self._last: dict[int, Key] = {rank: Key(-1, 0) for rank in self._ranks}
+        self._incomplete: set[int] = set()
+
+    @property
+    def open(self) -> list[Round[P]]:
+        """Rounds without a result, in no order."""
+        return list(self._open.values())
+
+    def sequences(self, rank: int) -> int:
+        """Collectives that this local rank has brought all of."""
+        return self._last[rank].sequence + (0 if rank in self._incomplete else 1)
+
+    def failure(self, sequence: int) -> ReductionError | None:
+        """Why this collective failed."""
+        return self._failed.get(sequence)
+
+    def advance(self, rank: int, key: Key, *, final: bool) -> None:
+        """A local rank brings this chunk, the tensor's last or not.
+
+        Raises ProtocolError unless it is the rank's next one.
+        """
+        last = self._last[rank]
+        successors = (Key(last.sequence, last.chunk + 1), Key(last.sequence + 1, 0))
+        if key not in successors:
+            raise ProtocolError(
+                f"rank {rank} expected to bring chunk {last.chunk + 1} of round {last.sequence}"
+                f" or chunk 0 of round {last.sequence + 1}, got chunk {key.chunk} of round"
+                f" {key.sequence}"
+            )
+        self._last[rank] = key
+        if final:
+            self._incomplete.discard(rank)
+        else:
+            self._incomplete.add(rank)
+
+    def get(self, key: Key, now: float) -> Round[P] | None:
+        """The open round of this key, opened now if need be; None where its time is past."""
+        if key.sequence in self._failed:
+            return None
+        if (found := self._open.get(key)) is not None:
+            return found
+        if self._ranks and all(last > key for last in self._last.values()):
+            return None
+        return self._open.setdefault(key, Round(key, self._ranks, now))
+
+    def close(self, key: Key) -> None:
+        """The round has its result."""
+        self._open.pop(key, None)
+
+    def fail(self, sequence: int, error: ReductionError) -> list[Round[P]] | None:
+        """Drop a collective's rounds; None where it had failed before."""
+        if sequence in self._failed:
+            return None
+        self._failed[sequence] = error
+        while len(self._failed) > FAILURES_KEPT:
+            self._failed.popitem(last=False)
+        dropped = [found for key, found in self._open.items() if key.sequence == sequence]
+        for found in dropped:
+            del self._open[found.key]
+        return dropped
+
+    def begun(self, sequence: int) -> list[int]:
+        """Local ranks that have begun this collective, and so wait for its result."""
+        return [rank for rank, last in self._last.items() if last.sequence >= sequence]

@@ -1,0 +1,294 @@
+"""gRPC in, calls out, errors to statuses: the services of proto/gradwire/v1. No decisions here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
+
+from gradwire_proto import PROTOCOL, wire
+from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_proto.v1 import peer_pb2
+from gradwire_server.errors import (
+    GradwireServerError,
+    LostError,
+    ProtocolError,
+    ReductionError,
+    RefusedError,
+    StartError,
+)
+from gradwire_server.group import Member, Node, Picture
+from gradwire_server.job import Job, Jobs
+from gradwire_server.seat import read_request
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CONNECT_SECONDS = 30.0
+
+_STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
+    (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
+    (StartError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
+    (LostError, grpc.StatusCode.UNAVAILABLE),
+    (ReductionError, grpc.StatusCode.ABORTED),
+]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def handlers(aggregator: Aggregator, peer: Peer) -> list[grpc.GenericRpcHandler]:
+    """Both services. Reduce and Exchange take and give raw messages, to spare payloads a copy."""
+
+    def unary(method: Any, request: Any, response: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        return grpc.unary_unary_rpc_method_handler(
+            method,
+            request_deserializer=request.FromString,
+            response_serializer=response.SerializeToString,
+        )
+
+    calls = {
+        "Describe": unary(aggregator.describe, pb.DescribeRequest, pb.DescribeResponse),
+        "Join": unary(aggregator.join, pb.JoinRequest, pb.JoinResponse),
+        "Leave": unary(aggregator.leave, pb.LeaveRequest, pb.LeaveResponse),
+        "Status": unary(aggregator.status, pb.StatusRequest, pb.StatusResponse),
+        "Reduce": grpc.stream_stream_rpc_method_handler(aggregator.reduce),
+    }
+    exchange = {"Exchange": grpc.stream_stream_rpc_method_handler(peer.exchange)}
+    return [
+        grpc.method_handlers_generic_handler("gradwire.v1.Aggregator", calls),
+        grpc.method_handlers_generic_handler("gradwire.v1.Peer", exchange),
+    ]
+
+
+class Identity:
+    """What the daemon says of itself; addresses are known once it listens."""
+
+    def __init__(self, version: str, node_id: str) -> None:
+        self.version = version
+        self.node_id = node_id
+        self.address = ""
+        self.socket = ""
+        self.metrics = ""
+        self.doorbell = ""
+        self.insecure = False
+        self.chunk_bytes = 0
+        self.started = time.monotonic()
+
+
+class Aggregator:
+    """Serves the local ranks, and whoever asks for the status."""
+
+    def __init__(self, identity: Identity, jobs: Jobs) -> None:
+        self._identity = identity
+        self._jobs = jobs
+
+    async def describe(self, _: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
+        """Who this daemon is."""
+        return pb.DescribeResponse(
+            protocol=PROTOCOL,
+            version=self._identity.version,
+            node_id=self._identity.node_id,
+            address=self._identity.address,
+            insecure=self._identity.insecure,
+            chunk_bytes=self._identity.chunk_bytes,
+            host=socket.gethostname(),
+            network=_network(),
+        )
+
+    async def join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
+        """Seat a rank; answer when all nodes are linked."""
+        try:
+            return await self._join(request)
+        except GradwireServerError as error:
+            await _abort(context, error)
+
+    async def _join(self, request: pb.JoinRequest) -> pb.JoinResponse:
+        if request.protocol != PROTOCOL:
+            raise RefusedError(
+                f"this daemon is gradwire {self._identity.version} and speaks protocol {PROTOCOL},"
+                f" rank {request.rank} speaks {request.protocol}; install the same release on both"
+            )
+        picture = _picture(request)
+        job = await self._jobs.enter(picture, request)
+        member = Member(request.rank, request.host, request.pid)
+        seat = job.admit(member, picture, request.node)
+        try:
+            await job.transport.linked(_seconds(request.connect_timeout, DEFAULT_CONNECT_SECONDS))
+        except BaseException as error:
+            gone = isinstance(error, asyncio.CancelledError)
+            job.lose(request.rank, "its process ended while it joined" if gone else str(error))
+            raise
+        return self._seated(request, job, seat.token)
+
+    def _seated(self, request: pb.JoinRequest, job: Job, token: str) -> pb.JoinResponse:
+        response = pb.JoinResponse(
+            seat=token, chunk_bytes=job.terms.chunk_bytes, slots=job.terms.slots
+        )
+        if request.shared_memory and job.arena.path is not None:
+            response.arena.path = str(job.arena.path)
+            response.arena.nonce = job.arena.nonce
+            response.arena.ranks = job.arena.layout.ranks
+            response.arena.local_rank = job.arena.local_rank(request.rank)
+            response.arena.doorbell = self._identity.doorbell
+        return response
+
+    async def reduce(self, _: Any, context: Context) -> None:
+        """One rank's stream of chunks, in the messages themselves."""
+        job: Job | None = None
+        rank = -1
+        try:
+            first = pb.ReduceRequest.FromString(await _read(context))
+            job, rank = self._jobs.find_seat(first.seat)
+            carrier = _Stream(context)
+            job.open(rank, carrier)
+            while (data := await context.read()) is not grpc.aio.EOF:
+                request, payload = wire.split(data, pb.ReduceRequest)
+                job.engine.contribute(rank, *read_request(request, payload))
+        except (DecodeError, ValueError) as error:
+            await _abort(context, ProtocolError(f"this is no ReduceRequest: {error}"))
+        except GradwireServerError as error:
+            await _abort(context, error)
+        finally:
+            if job is not None:
+                job.lose(rank, "its stream ended without leaving the job")
+
+    async def leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveResponse:
+        """Free a seat."""
+        try:
+            job, rank = self._jobs.find_seat(request.seat)
+        except RefusedError:
+            return pb.LeaveResponse()
+        job.leave(rank)
+        return pb.LeaveResponse()
+
+    async def status(self, _: pb.StatusRequest, context: Context) -> pb.StatusResponse:
+        """What the daemon is doing."""
+        response = pb.StatusResponse(
+            version=self._identity.version,
+            node_id=self._identity.node_id,
+            address=self._identity.address,
+            socket=self._identity.socket,
+            metrics=self._identity.metrics,
+            jobs=[_job_status(job) for job in self._jobs.all],
+        )
+        response.uptime.FromMilliseconds(
+            int(1000 * (time.monotonic() - self._identity.started))
+        )
+        return response
+
+
+class Peer:
+    """Serves the other daemons."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def exchange(self, _: Any, context: Context) -> None:
+        """One stream of frames; waits for the generation's first local rank."""
+        try:
+            hello = peer_pb2.Frame.FromString(await _read(context)).hello
+            async with asyncio.timeout(DEFAULT_CONNECT_SECONDS):
+                job = await self._jobs.await_generation(hello.generation)
+            await job.transport.accept(hello, context.read, context.write)
+        except TimeoutError:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, "none of this node's ranks has joined yet"
+            )
+        except DecodeError as error:
+            await _abort(context, ProtocolError(f"this is no Frame: {error}"))
+        except GradwireServerError as error:
+            await _abort(context, error)
+
+
+class _Stream:
+    """See seat.Carrier: responses on a Reduce stream."""
+
+    inline = True
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._writer = asyncio.create_task(self._pump())
+        context.add_done_callback(lambda _: self._writer.cancel())
+
+    def send(self, response: bytes) -> None:
+        """See seat.Carrier. The rank's chunks in flight bound the queue."""
+        self._queue.put_nowait(response)
+
+    async def _pump(self) -> None:
+        while True:
+            response = await self._queue.get()
+            try:
+                await self._context.write(response)
+            except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
+                log.info("a rank's stream is gone: %s", error)
+                return
+
+
+async def _read(context: Context) -> bytes:
+    data = await context.read()
+    if data is grpc.aio.EOF:
+        raise ProtocolError("the stream ended before its first message")
+    return bytes(data)
+
+
+async def _abort(context: Context, error: GradwireServerError) -> NoReturn:
+    code = next(code for kind, code in _STATUS if isinstance(error, kind))
+    await context.abort(code, str(error))
+    raise AssertionError("abort raises")
+
+
+def _network() -> str:
+    """This boot of this host, and the network namespace in it."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
+def _picture(request: pb.JoinRequest) -> Picture:
+    nodes = (
+        Node(node.id, node.address, node.host, tuple(node.ranks)) for node in request.nodes
+    )
+    return Picture(request.generation, request.world_size, tuple(nodes))
+
+
+def _seconds(duration: Duration, default: float) -> float:
+    return duration.ToTimedelta().total_seconds() or default
+
+
+def _job_status(job: Job) -> pb.JobStatus:
+    group, engine = job.group, job.engine
+    status = pb.JobStatus(
+        generation=group.picture.generation,
+        world_size=group.picture.world_size,
+        node=group.node,
+        rounds_done=engine.done,
+        rounds_failed=engine.failed_count,
+        rounds_open=engine.open_rounds,
+        failure=str(group.failure or ""),
+    )
+    for node in group.picture.nodes:
+        status.nodes.add(id=node.id, address=node.address, host=node.host, ranks=node.ranks)
+    for rank in group.local_ranks:
+        member = group.members.get(rank)
+        status.ranks.add(
+            rank=rank,
+            host=member.host if member else "",
+            pid=member.pid if member else 0,
+            joined=member is not None,
+            path=job.path(rank),
+            sequences=engine.sequences(rank),
+        )
+    for peer, (up, sent, received) in job.transport.status().items():
+        address = group.picture.nodes[peer].address
+        status.links.add(
+            node=peer, address=address, connected=up, bytes_sent=sent, bytes_received=received
+        )
+    return status

@@ -1,0 +1,86 @@
+"""One local rank's line to the daemon, whatever carries it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+from gradwire_proto import wire
+from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_proto.v1 import tensor_pb2
+from gradwire_server.errors import ProtocolError
+from gradwire_server.group import Member
+from gradwire_server.round import Contribution, Key, Spec
+
+
+class Carrier(Protocol):
+    """Takes responses to one rank: the gRPC stream, or the doorbell."""
+
+    inline: bool
+    """Results travel in the response, not in the arena."""
+
+    def send(self, response: bytes) -> None:
+        """Queue a serialised ReduceResponse. Never waits; a carrier whose rank is gone drops it."""
+        ...
+
+
+class Seat:
+    """A rank's place in a generation, from Join to Leave."""
+
+    def __init__(self, member: Member, lost: Callable[[], None], lease_seconds: float) -> None:
+        self.member = member
+        self.token = secrets.token_hex(16)
+        self._carrier: Carrier | None = None
+        self._failed: pb.Failure | None = None
+        # A rank that joined and died before it opened its stream would be waited for for ever.
+        self._lease = asyncio.get_running_loop().call_later(lease_seconds, lost)
+
+    @property
+    def path(self) -> str:
+        """How the rank's tensors travel; empty before it opened its stream."""
+        if self._carrier is None:
+            return ""
+        return "stream" if self._carrier.inline else "shared_memory"
+
+    def open(self, carrier: Carrier) -> None:
+        """The rank has opened its stream. Raises ProtocolError where it had before."""
+        if self._carrier is not None:
+            raise ProtocolError(f"{self.member} already has a stream")
+        self._lease.cancel()
+        self._carrier = carrier
+        if self._failed is not None:
+            self.failed(0, self._failed)
+
+    def close(self) -> None:
+        """The rank is gone."""
+        self._lease.cancel()
+
+    def result(self, key: Key, slot: int, result: memoryview) -> None:
+        """Tell the rank where its result lies, or send it."""
+        assert self._carrier is not None, "a rank that contributed has a stream"  # noqa: S101
+        response = pb.ReduceResponse(sequence=key.sequence, chunk=key.chunk, slot=slot)
+        payload = result if self._carrier.inline else result[:0]
+        self._carrier.send(wire.join(response, payload))
+
+    def failed(self, sequence: int, failure: pb.Failure) -> None:
+        """Tell the rank that its collective, or its job, has failed."""
+        if self._carrier is None:
+            self._failed = failure
+            return
+        response = pb.ReduceResponse(sequence=sequence, failure=failure)
+        self._carrier.send(response.SerializeToString())
+
+
+def read_request(request: pb.ReduceRequest, payload: memoryview | None) -> tuple[Key, Contribution]:
+    """What a ReduceRequest says; payload None where the chunk lies in the arena."""
+    spec = request.spec
+    return Key(request.sequence, request.chunk), Contribution(
+        read_spec(spec), request.weight, request.slot, payload
+    )
+
+
+def read_spec(spec: tensor_pb2.Spec) -> Spec:
+    """A Spec message as a value."""
+    return Spec(spec.op, spec.dtype, spec.elements, spec.shape_digest, spec.shapes, spec.wire)

@@ -1,0 +1,164 @@
+"""The daemon's settings: flags, then GRADWIRE_* variables, then one TOML file, then defaults."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from gradwire_proto.dtypes import WIDEST_BYTES
+from gradwire_server.errors import SettingsError
+
+SYSTEM_SOCKET = "/run/gradwire/gradwire.sock"
+
+
+class Settings(BaseSettings):
+    """Everything that can be set; validated once, then frozen."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GRADWIRE_", frozen=True, extra="forbid", validate_default=True
+    )
+
+    listen: str = "127.0.0.1:50700"
+    """HOST:PORT for the other daemons; port 0 means any."""
+    advertise: str = ""
+    """HOST or HOST:PORT that is told to the other daemons; by default where we listen."""
+    socket: Path = Field(default_factory=lambda: default_socket())
+    """Unix socket for the ranks."""
+    metrics_listen: str = "127.0.0.1:9470"
+    """HOST:PORT of the metrics page; empty: none."""
+    insecure: bool = False
+    """Listen on other than loopback addresses though nobody is authenticated."""
+    shm_dir: Path = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
+    """Folder for the arenas, on a tmpfs."""
+    slots: int = Field(16, ge=2, le=1024)
+    """Chunks a rank may have in flight."""
+    chunk_bytes: int = Field(2 << 20, ge=4096, le=4 << 20)
+    """Size of a chunk; equal on all daemons of a job."""
+    kernel_threads: int = Field(0, ge=0, le=1024)
+    """Threads for sums; 0: as many as there are cores."""
+    schedule: Literal["auto", "ring", "tree", "direct"] = "auto"
+    """How chunks travel; equal on all daemons of a job."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is logged."""
+    embedded: bool = False
+    """End when the last rank has left."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags before the environment before the file."""
+        flags = init_settings()
+        file = flags.pop("config", None) or os.environ.get("GRADWIRE_CONFIG")
+        return (
+            InitSettingsSource(settings_cls, flags),
+            env_settings,
+            InitSettingsSource(settings_cls, _read_file(file)),
+        )
+
+    @field_validator("listen", "metrics_listen")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        if value:
+            split_address(value)
+        return value
+
+    @field_validator("chunk_bytes")
+    @classmethod
+    def _holds_whole_elements(cls, value: int) -> int:
+        if value % WIDEST_BYTES:
+            raise ValueError(f"expected a multiple of {WIDEST_BYTES}")
+        return value
+
+    @field_validator("shm_dir")
+    @classmethod
+    def _is_folder(cls, value: Path) -> Path:
+        if not value.is_dir():
+            raise ValueError(f"{value} is not a folder")
+        return value
+
+    @field_validator("insecure")
+    @classmethod
+    def _opens_nothing_by_accident(cls, insecure: bool, others: ValidationInfo) -> bool:
+        listen = others.data.get("listen", "localhost:0")
+        if not insecure and not is_loopback(split_address(listen)[0]):
+            raise ValueError(
+                f"listen={listen} can be reached from other hosts, and this release authenticates"
+                " nobody: on a network you trust say --insecure or GRADWIRE_INSECURE=1, else"
+                " listen on 127.0.0.1"
+            )
+        return insecure
+
+
+def load(flags: dict[str, object]) -> Settings:
+    """Settings from flags (None: not given), environment and file.
+
+    Raises SettingsError that lists every mistake, one a line.
+    """
+    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SettingsError("\n".join(map(_line, error.errors()))) from error
+
+
+def default_socket() -> Path:
+    """The system's socket where we may make it, else one of this user's own."""
+    folder = Path(SYSTEM_SOCKET).parent
+    if os.access(folder, os.W_OK) or (not folder.exists() and os.access(folder.parent, os.W_OK)):
+        return Path(SYSTEM_SOCKET)
+    return user_socket()
+
+
+def user_socket() -> Path:
+    """The per-user socket; gradwire looks for it after the system's."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "gradwire.sock"
+    return Path(tempfile.gettempdir()) / f"gradwire-{os.getuid()}" / "gradwire.sock"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host, without brackets, and port. Raises ValueError that shows the form expected."""
+    host, colon, port = address.rpartition(":")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f"expected HOST:PORT, an IPv6 address in brackets: [{host}]:{port}")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"expected HOST:PORT with a port of 0 to 65535, got {address!r}")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody on another host can reach this address."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _read_file(file: object) -> dict[str, Any]:
+    if not file:
+        return {}
+    try:
+        return tomllib.loads(Path(str(file)).read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"config={file}: {error}") from error
+
+
+def _line(error: Any) -> str:
+    name = ".".join(map(str, error["loc"]))
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{name}={error['input']}: {message}" if name else message

@@ -1,0 +1,141 @@
+"""Creates, hands out and unlinks arenas; their layout is gradwire_proto.arena.
+
+An arena is a named file on a tmpfs, so that a container can share it. Whoever uses it holds a shared
+lock on it: one whose lock is free belongs to nobody, and a daemon that starts removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import time
+from pathlib import Path
+
+from gradwire_proto.arena import NONCE_BYTES, Layout, pack_header
+from gradwire_server.errors import ProtocolError, StartError
+
+PREFIX = "gradwire-"
+FEWEST_SLOTS = 4
+ORPHAN_AGE_SECONDS = 10.0
+"""Younger files may be between their creation and their lock."""
+
+
+class Arena:
+    """The memory of one generation on one node.
+
+    With a folder it is a file that local ranks map; without one it is private and has result slots
+    only.
+    """
+
+    def __init__(self, layout: Layout, ranks: tuple[int, ...], folder: Path | None) -> None:
+        self.layout = layout
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self.path = folder / f"{PREFIX}{secrets.token_hex(8)}" if folder is not None else None
+        self._ranks = {rank: index for index, rank in enumerate(ranks)}
+        self._file = -1
+        self._map = self._create(self.path) if self.path else mmap.mmap(-1, layout.size)
+        self._view = memoryview(self._map)
+
+    def _create(self, path: Path) -> mmap.mmap:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH)
+            # Reserved now: a write to a page that can't be had later would be a bus error.
+            os.posix_fallocate(self._file, 0, self.layout.size)
+            os.pwrite(self._file, pack_header(self.layout, self.nonce), 0)
+            return mmap.mmap(
+                self._file, self.layout.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
+            )
+        except OSError:
+            self.close()
+            raise
+
+    def local_rank(self, rank: int) -> int:
+        """Index of a rank's slots."""
+        return self._ranks[rank]
+
+    def contribution(self, rank: int, slot: int, size: int) -> memoryview:
+        """The first bytes of a rank's slot. Raises ProtocolError where there is none."""
+        if not 0 <= slot < self.layout.slots or self.layout.ranks == 0:
+            raise ProtocolError(
+                f"rank {rank} names slot {slot}; it has {self.layout.slots if self.path else 0}"
+            )
+        offset = self.layout.contribution(self._ranks[rank], slot)
+        return self._view[offset : offset + size]
+
+    def result(self, slot: int, size: int) -> memoryview:
+        """The first bytes of a result slot."""
+        offset = self.layout.result(slot)
+        return self._view[offset : offset + size]
+
+    def close(self) -> None:
+        """Unlink the file. The memory goes when the last view of it does."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def create(ranks: tuple[int, ...], slots: int, slot_bytes: int, folder: Path) -> Arena:
+    """A shared arena, with fewer slots where memory is short.
+
+    Raises StartError with figures where not even the fewest fit.
+    """
+    asked = slots
+    while True:
+        layout = Layout(len(ranks), slots, slot_bytes)
+        try:
+            return Arena(layout, ranks, folder)
+        except OSError as error:
+            if slots // 2 >= FEWEST_SLOTS:
+                slots //= 2
+                continue
+            raise StartError(
+                f"no shared memory for {len(ranks)} ranks: {layout.size >> 20} MiB in {folder}"
+                f" ({slots} slots of {slot_bytes} bytes a rank; {asked} were asked for),"
+                f" {_free(folder) >> 20} MiB are free ({error.strerror}). Enlarge it (docker:"
+                " --shm-size), choose another folder with GRADWIRE_SHM_DIR, or set"
+                " GRADWIRE_SHM=off for the ranks"
+            ) from error
+
+
+def create_private(slots: int, slot_bytes: int) -> Arena:
+    """Result slots for ranks that share no memory with the daemon."""
+    return Arena(Layout(0, slots, slot_bytes), (), None)
+
+
+def remove_orphans(folder: Path) -> int:
+    """Unlink the arenas that nobody uses any more; how many there were."""
+    removed = 0
+    for path in folder.glob(f"{PREFIX}*"):
+        if path.is_file() and _is_orphan(path):
+            path.unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def _is_orphan(path: Path) -> bool:
+    try:
+        if time.time() - path.stat().st_mtime < ORPHAN_AGE_SECONDS:
+            return False
+        file = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def _free(folder: Path) -> int:
+    try:
+        usage = os.statvfs(folder)
+    except OSError:
+        return 0
+    return usage.f_bavail * usage.f_frsize

@@ -1,0 +1,69 @@
+"""What the engine asks of a link between nodes, and what it is told by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from gradwire_proto.v1 import aggregator_pb2, peer_pb2
+from gradwire_server.round import Key, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One share of one chunk, on its way."""
+
+    key: Key
+    schedule: peer_pb2.Schedule
+    step: int
+    share: int
+    weight: float
+    spec: Spec
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """A collective, or with no sequence the whole job, has failed on the sending node."""
+
+    sequence: int | None
+    failure: aggregator_pb2.Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A rank of the sending node has left after this many collectives."""
+
+    rank: int
+    sequences: int
+
+
+Message: TypeAlias = Part | Abort | Left
+
+
+class Receiver(Protocol):
+    """Who is told what arrives. Called on the event loop; must not block."""
+
+    def receive(self, source: int, message: Message) -> None:
+        """A message from a node; messages of one node come in the order in which it sent them."""
+        ...
+
+    def lost(self, source: int, reason: str) -> None:
+        """A node's link broke, or never came up. Said once; nothing more comes from it."""
+        ...
+
+
+class Transport(Protocol):
+    """The links of one generation between one node and all others."""
+
+    async def send(self, target: int, message: Message) -> None:
+        """Deliver a message, in order per target, and return once its payload may be reused.
+
+        A caller that is cancelled may reuse the payload at once: the message is then either sent
+        whole or not at all. Returns without sending where the link is lost; Receiver.lost says so.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Send what was accepted, say goodbye, and end all links."""
+        ...

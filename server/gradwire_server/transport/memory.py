@@ -1,0 +1,58 @@
+"""Links inside one process, for tests: the strictest transport, not the kindest.
+
+It buffers nothing: `send` returns only when the other side has taken the message, one event loop
+turn later at the soonest. An engine that waits for a send before it reads would lock up here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from gradwire_server.transport.base import Message, Part, Receiver
+
+
+class MemoryNetwork:
+    """Connects the transports of all nodes of a job."""
+
+    def __init__(self) -> None:
+        self._receivers: dict[int, Receiver] = {}
+        self._severed: set[tuple[int, int]] = set()
+
+    def attach(self, node: int, receiver: Receiver) -> MemoryTransport:
+        """The transport of one node; what arrives for it goes to receiver."""
+        self._receivers[node] = receiver
+        return MemoryTransport(self, node)
+
+    def sever(self, node: int) -> None:
+        """Break every link of a node; both sides are told."""
+        for other in self._receivers:
+            if other != node:
+                self._severed |= {(node, other), (other, node)}
+                self._receivers[other].lost(node, "severed")
+                self._receivers[node].lost(other, "severed")
+
+    async def deliver(self, source: int, target: int, message: Message) -> None:
+        """Hand a message over, in a later turn of the event loop, with bytes of its own."""
+        if isinstance(message, Part):
+            message = replace(message, payload=memoryview(bytes(message.payload)))
+        await asyncio.sleep(0)
+        if (source, target) not in self._severed:
+            self._receivers[target].receive(source, message)
+
+
+class MemoryTransport:
+    """One node's end of a MemoryNetwork."""
+
+    def __init__(self, network: MemoryNetwork, node: int) -> None:
+        self._network = network
+        self._node = node
+        self._turns: dict[int, asyncio.Lock] = {}
+
+    async def send(self, target: int, message: Message) -> None:
+        """See Transport."""
+        async with self._turns.setdefault(target, asyncio.Lock()):
+            await self._network.deliver(self._node, target, message)
+
+    async def close(self) -> None:
+        """See Transport."""

@@ -1,0 +1,67 @@
+"""Which numbered cases carry a test, and which do not: `make cases`.
+
+A test of a case says so with `@pytest.mark.case("M05")`. The marks are read, not run, so this
+needs nothing that the tests need.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TESTS = Path(__file__).parent
+
+CASES = {
+    "M01": "the hook gives what plain DDP gives",
+    "M03": "averaged exactly once",
+    "M05": "mean over ranks, not over nodes, where nodes have unequal numbers of ranks",
+    "M06": "fp16 neither overflows nor underflows on the way",
+    "M07": "bf16 is rounded once, not at every hop",
+    "M22": "every dtype: the right sum or a clear refusal",
+    "M23": "several dtypes in one model",
+    "M24": "tensors of no, one and few elements",
+    "M25": "a job of one rank",
+    "M27": "the size of the buckets changes nothing",
+    "M28": "replicas stay bit-identical",
+    "M31": "ranks that bring different buckets fail, and are named",
+    "M33": "buckets over 2 GiB",
+    "M37": "initial parameters and buffers reach every rank",
+}
+
+
+def marks(source: str) -> Iterator[str]:
+    """Yield the ids of all `pytest.mark.case(...)` in a module's source."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.case":
+            yield from (str(ast.literal_eval(argument)) for argument in node.args)
+
+
+def found() -> dict[str, list[str]]:
+    """Return, for each id that some test bears, the test files that bear it."""
+    files: dict[str, list[str]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for case in sorted(set(marks(path.read_text()))):
+            files.setdefault(case, []).append(str(path.relative_to(TESTS)))
+    return files
+
+
+def main() -> int:
+    """Print a line per case; return 1 if one has no test or a mark names no case."""
+    files = found()
+    for case, claim in CASES.items():
+        print(f"{case}  {', '.join(files.get(case, ['NO TEST'])):40}  {claim}")
+    untested, unknown = sorted(CASES.keys() - files), sorted(files.keys() - CASES)
+    if untested:
+        print(f"untested: {', '.join(untested)}", file=sys.stderr)
+    if unknown:
+        print(f"marks that name no case: {', '.join(unknown)}", file=sys.stderr)
+    return 1 if untested or unknown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

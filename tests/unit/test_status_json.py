@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+
+from google.protobuf.duration_pb2 import Duration
+
+from gradwire_ops.status_json import to_dict
+from gradwire_proto.v1 import aggregator_pb2 as pb
+
+MANY = 1 << 60
+
+
+def answer() -> pb.StatusResponse:
+    return pb.StatusResponse(
+        version="0.1.0",
+        node_id="n",
+        uptime=Duration(seconds=2, nanos=500_000_000),
+        jobs=[
+            pb.JobStatus(
+                generation="g",
+                world_size=2,
+                nodes=[pb.Node(id="n", ranks=[0]), pb.Node(id="m", ranks=[1])],
+                ranks=[pb.RankStatus(rank=0, path="stream", sequences=3)],
+                links=[pb.LinkStatus(node=1, connected=True, bytes_sent=MANY)],
+                rounds_done=MANY,
+            )
+        ],
+    )
+
+
+def test_numbers_are_numbers_however_large() -> None:
+    (job,) = json.loads(json.dumps(to_dict(answer())))["jobs"]
+    assert job["rounds_done"] == job["links"][0]["bytes_sent"] == MANY
+
+
+def test_the_time_up_is_in_seconds() -> None:
+    assert to_dict(answer())["uptime_seconds"] == 2.5
+
+
+def test_every_field_of_the_messages_is_there() -> None:
+    written = to_dict(answer())
+    (job,) = json.loads(json.dumps(written))["jobs"]
+    assert job.keys() == {field.name for field in pb.JobStatus.DESCRIPTOR.fields}
+    for name, message in (
+        ("nodes", pb.Node),
+        ("ranks", pb.RankStatus),
+        ("links", pb.LinkStatus),
+    ):
+        assert job[name][0].keys() == {field.name for field in message.DESCRIPTOR.fields}
