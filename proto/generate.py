@@ -1,8 +1,8 @@
 """Rebuild gradwire_proto/v1 from gradwire/v1: `make proto`.
 
 The .proto files import one another by their public path, gradwire/v1, as anybody who generates
-stubs from them expects. protoc derives Python modules from that path, and `gradwire.v1` would lie
-inside the client's package; so the generated imports are moved to gradwire_proto.v1.
+stubs from them expects. protoc derives Python modules from that path, and `gradwire.v1` would
+lie inside the client's package; so the generated imports are moved to gradwire_proto.v1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
 def generate(scratch: Path) -> None:
     """Write the generated modules under scratch/gradwire/v1."""
     sources = sorted(str(path.relative_to(HERE)) for path in HERE.glob("gradwire/v1/*.proto"))
-    outputs = [f"--{kind}_out={scratch}" for kind in ("python", "grpc_python", "pyi", "mypy_grpc")]
+    outputs = [
+        f"--{kind}_out={scratch}" for kind in ("python", "grpc_python", "pyi", "mypy_grpc")
+    ]
     if protoc.main(["protoc", f"-I{HERE}", f"-I{WELL_KNOWN}", *outputs, *sources]) != 0:
         sys.exit("protoc failed; its message stands above")
 
@@ -35,12 +37,17 @@ def install(scratch: Path) -> None:
         text = module.read_text()
         for name in ("tensor", "aggregator", "peer"):
             text = text.replace(
-                f"from gradwire.v1 import {name}_pb2", f"from gradwire_proto.v1 import {name}_pb2"
+                f"from gradwire.v1 import {name}_pb2",
+                f"from gradwire_proto.v1 import {name}_pb2",
             )
-            text = text.replace(f"import gradwire.v1.{name}_pb2", f"import gradwire_proto.v1.{name}_pb2")
+            text = text.replace(
+                f"import gradwire.v1.{name}_pb2", f"import gradwire_proto.v1.{name}_pb2"
+            )
             text = text.replace(f"gradwire.v1.{name}_pb2.", f"gradwire_proto.v1.{name}_pb2.")
         (TARGET / module.name).write_text(text)
-    (TARGET / "__init__.py").write_text('"""Generated from proto/gradwire/v1 by `make proto`."""\n')
+    (TARGET / "__init__.py").write_text(
+        '"""Generated from proto/gradwire/v1 by `make proto`."""\n'
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Gradwire: gradient aggregation for PyTorch DistributedDataParallel.
 
-    session = gradwire.connect()
-    model.register_comm_hook(session, gradwire.allreduce_hook)
+session = gradwire.connect()
+model.register_comm_hook(session, gradwire.allreduce_hook)
 """
 
 from __future__ import annotations

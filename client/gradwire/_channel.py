@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
-from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
@@ -13,6 +12,9 @@ from gradwire._errors import ConnectError, LostError
 from gradwire_proto import wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import aggregator_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 LEAVE_SECONDS = 2.0
 LONGEST_PACKET = 64 * 1024
@@ -77,7 +79,8 @@ class Daemon:
             return self._stub.Join(request, timeout=timeout_seconds)
         except grpc.RpcError as error:
             raise ConnectError(
-                f"the daemon at {self.address} gave rank {request.rank} no seat: {_details(error)}"
+                f"the daemon at {self.address} gave rank {request.rank} no seat:"
+                f" {_details(error)}"
             ) from error
 
     def leave(self, seat: str) -> None:
@@ -89,7 +92,7 @@ class Daemon:
 
     def stream(self, seat: str) -> Stream:
         """The line for a rank that shares no memory with the daemon."""
-        call = self._channel.stream_stream("/gradwire.v1.Aggregator/Reduce")
+        call: Any = self._channel.stream_stream("/gradwire.v1.Aggregator/Reduce")
         return Stream(call, seat, self.address)
 
     def close(self) -> None:
@@ -148,7 +151,7 @@ class Stream:
 
     path = "stream"
 
-    def __init__(self, method: Any, seat: str, address: str) -> None:
+    def __init__(self, method: Callable[..., Any], seat: str, address: str) -> None:
         self._address = address
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._requests.put(pb.ReduceRequest(seat=seat).SerializeToString())

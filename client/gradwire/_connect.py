@@ -22,7 +22,7 @@ from gradwire_proto import PROTOCOL
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from torch.distributed import Store
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +30,13 @@ SYSTEM_SOCKET = Path("/run/gradwire/gradwire.sock")
 JOIN_GRACE_SECONDS = 5.0
 
 
-def connect(
+def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     *,
     timeout: float | None = None,
     connect_timeout: float | None = None,
     warn_after: float | None = None,
     daemon: str | None = None,
-    store: dist.Store | None = None,
+    store: Store | None = None,
     rank: int | None = None,
     world_size: int | None = None,
     wire: str = "exact",
@@ -44,17 +44,18 @@ def connect(
 ) -> Session:
     """Take this process's seat in its job; every rank must call it. Returns when all are there.
 
-    The ranks find one another through `store`, else the process group's store, else MASTER_ADDR,
-    MASTER_PORT, RANK and WORLD_SIZE. The daemon is `daemon` ("unix:/path", "host:port",
-    "[ipv6]:port"), else GRADWIRE_DAEMON, else a running one's Unix socket, else one that is started
-    for the job and ends with it.
+    The ranks find one another through `store`, else the process group's store, else
+    MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE. The daemon is `daemon` ("unix:/path",
+    "host:port", "[ipv6]:port"), else GRADWIRE_DAEMON, else a running one's Unix socket, else
+    one that is started for the job and ends with it.
 
-    Times are in seconds. `timeout` (60): how long a collective waits for a rank. `warn_after` (a
-    quarter of it): when the daemon names the missing ranks. `connect_timeout` (30): how long this
-    call waits for ranks and daemons. `insecure`: an embedded daemon may listen to other hosts though
-    nobody is authenticated.
+    Times are in seconds. `timeout` (60): how long a collective waits for a rank. `warn_after`
+    (a quarter of it): when the daemon names the missing ranks. `connect_timeout` (30): how long
+    this call waits for ranks and daemons. `insecure`: an embedded daemon may listen to other
+    hosts though nobody is authenticated.
 
-    Raises ConnectError: no daemon, ranks that did not come, or a refusal; the text says what to do.
+    Raises ConnectError: no daemon, ranks that did not come, or a refusal; the text says what to
+    do.
     """
     settings = load(
         timeout=timeout,
@@ -168,8 +169,10 @@ def _open_line(daemon: Daemon, seat: pb.JoinResponse) -> tuple[Line, Arena | Non
             return Doorbell(seat.arena.doorbell, seat.seat, daemon.address), arena
         except (OSError, ValueError) as error:
             log.warning(
-                "no shared memory with the daemon at %s (%s): tensors go through the stream, which"
-                " is slower. Mount its GRADWIRE_SHM_DIR here too, or set GRADWIRE_SHM=off to silence"
+                "no shared memory with the daemon at %s (%s): tensors go through the stream,"
+                " which"
+                " is slower. Mount its GRADWIRE_SHM_DIR here too, or set GRADWIRE_SHM=off to"
+                " silence"
                 " this",
                 daemon.address,
                 error,

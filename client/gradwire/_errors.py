@@ -1,11 +1,11 @@
 """What a training script can see raised.
 
-    GradwireError
-    +- ConnectError            no seat: no daemon, ranks that did not come, a refusal
-    +- AggregationError        a collective gave no result
-       +- MismatchError        the ranks brought different things; the session goes on
-       +- RoundTimeoutError    somebody did not come in time; the session goes on
-       +- LostError            a rank or daemon is gone; the session is over
+GradwireError
++- ConnectError            no seat: no daemon, ranks that did not come, a refusal
++- AggregationError        a collective gave no result
+   +- MismatchError        the ranks brought different things; the session goes on
+   +- RoundTimeoutError    somebody did not come in time; the session goes on
+   +- LostError            a rank or daemon is gone; the session is over
 """
 
 from __future__ import annotations

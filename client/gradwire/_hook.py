@@ -1,15 +1,11 @@
 """The DDP communication hook."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+# No `from __future__ import annotations` here: torch reads this hook's annotations as objects.
 
 import torch
+import torch.distributed as dist
 
-if TYPE_CHECKING:
-    import torch.distributed as dist
-
-    from gradwire._session import Session
+from gradwire._session import Session
 
 
 def allreduce_hook(
@@ -17,6 +13,6 @@ def allreduce_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket over all ranks: `model.register_comm_hook(session, allreduce_hook)`.
 
-    Returns at once; the future holds the bucket's own buffer, averaged in place, in its own dtype.
+    Returns at once. The future holds the bucket's own buffer, averaged in place, in its dtype.
     """
     return session.submit(bucket.buffer(), [tuple(each.shape) for each in bucket.gradients()])

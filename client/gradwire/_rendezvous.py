@@ -1,23 +1,27 @@
 """Torch's store: who is on which node, in which order, in which generation.
 
-Every rank publishes its daemon; rank 0 puts them in order, draws the generation and publishes the
-picture, which the others read. Nothing is keyed by a counter that a restarted process would begin
-anew without noticing: each process has a random token, and finds itself in the picture or refuses.
+Every rank publishes its daemon; rank 0 puts them in order, draws the generation and publishes
+the picture, which the others read. Nothing is keyed by a counter that a restarted process would
+begin anew without noticing: each process has a random token, and finds itself in the picture or
+refuses.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
 import time
 import uuid
+from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, rendezvous
 
 from gradwire._errors import ConnectError
 from gradwire_proto import PROTOCOL
@@ -29,9 +33,10 @@ PROGRESS_SECONDS = 5.0
 """Waiting ranks say so after this time."""
 
 FOLLOW_SECONDS = 5.0
-"""The others wait so much longer than rank 0, whose error tells them more than their own would."""
+"""The others wait so much longer than rank 0, whose error tells more than theirs would."""
 
-_lives = itertools.count()
+_attempts: WeakKeyDictionary[Store, Counter[int]] = WeakKeyDictionary()
+"""How often each rank has met the others in a store, in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +67,11 @@ class Meeting:
     """One attempt of a job's ranks to find one another."""
 
     def __init__(
-        self, store: dist.Store, rank: int, world_size: int, timeout_seconds: float
+        self, store: Store, rank: int, world_size: int, timeout_seconds: float
     ) -> None:
-        self._store = dist.PrefixStore(f"gradwire/{next(_lives)}", store)
+        attempts = _attempts.setdefault(store, Counter())
+        self._store = PrefixStore(f"gradwire/{attempts[rank]}", store)
+        attempts[rank] += 1
         self._rank = rank
         self._world_size = world_size
         self._timeout = timeout_seconds
@@ -130,7 +137,8 @@ class Meeting:
         if picture["tokens"][self._rank] != self._token:
             raise ConnectError(
                 f"the job was formed with another process as rank {self._rank}: this one came"
-                " later, after a restart or with a RANK that is taken. Start all ranks anew, and"
+                " later, after a restart or with a RANK that is taken. Start all ranks anew,"
+                " and"
                 " give every process its own RANK"
             )
         nodes = [pb.Node(**node) for node in picture["nodes"]]
@@ -168,7 +176,8 @@ def check(cards: list[Card]) -> str:
     if exposed and closed:
         return (
             f"the job spans several hosts, but the daemon of {closed[0].host} listens on"
-            f" {closed[0].address} for this host only, because this release authenticates nobody."
+            f" {closed[0].address} for this host only, because this release authenticates"
+            " nobody."
             " On a network you trust, start daemons with `gradwire serve --insecure --listen"
             " HOST:PORT`, or set GRADWIRE_INSECURE=1 for embedded ones"
         )
@@ -192,9 +201,9 @@ def draw(cards: list[Card]) -> dict[str, Any]:
 
 
 def find_store(
-    store: dist.Store | None, rank: int | None, world_size: int | None
-) -> tuple[dist.Store, int, int]:
-    """The job's store, this rank, and the world size: given, torch's own, or the environment's."""
+    store: Store | None, rank: int | None, world_size: int | None
+) -> tuple[Store, int, int]:
+    """Store, rank and world size of the job: given, torch's own, or the environment's."""
     if store is not None:
         if rank is None or world_size is None:
             raise ConnectError("connect(store=...) needs rank=... and world_size=... too")
@@ -209,9 +218,16 @@ def find_store(
     ]
     if missing:
         raise ConnectError(
-            f"there is no process group, and {', '.join(missing)} are not set: start with torchrun,"
+            f"there is no process group, and {', '.join(missing)} are not set: start with"
+            " torchrun,"
             " call init_process_group first, or set all of RANK, WORLD_SIZE, MASTER_ADDR and"
             " MASTER_PORT"
         )
-    found, rank, world_size = next(dist.rendezvous("env://"))
-    return found, rank, world_size
+    return _from_environment()
+
+
+@cache
+def _from_environment() -> tuple[Store, int, int]:
+    """Met once a process: who connects again must find the same store, and not its old keys."""
+    store, rank, world_size = next(rendezvous("env://"))
+    return store, rank, world_size

@@ -1,8 +1,7 @@
 """One rank's seat in a job: takes tensors, cuts them into chunks, resolves their futures.
 
-Three threads besides the caller's. The *mover* copies the chunks of large tensors into free slots;
-the *listener* waits for results and copies them out; a pool resolves futures, since what a user
-chains to one may itself wait for a collective.
+Two threads besides the caller's: the *mover* copies the chunks of large tensors into free
+slots; the *listener* waits for results, copies them out and resolves futures.
 """
 
 from __future__ import annotations
@@ -11,22 +10,25 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
-import torch
+import numpy as np
 
-from gradwire._channel import Line
 from gradwire._errors import AggregationError, LostError, MismatchError, RoundTimeoutError
-from gradwire._shared_memory import Arena
+from gradwire._result import Result
 from gradwire._tensor import Shape, as_bytes, describe
 from gradwire_proto.chunks import chunk_count, chunk_range
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
-RESOLVERS = 64
-"""Futures whose callbacks may wait at the same time."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    import torch
+
+    from gradwire._channel import Line
+    from gradwire._shared_memory import Arena, Bytes
 
 SILENCE_GRACE_SECONDS = 5.0
 """The daemon itself says who is late; one that is silent for so much longer is stuck."""
@@ -69,11 +71,11 @@ class _Collective:
     """One tensor on its way."""
 
     sequence: int
-    data: torch.Tensor
+    data: Bytes
     finish: Callable[[], torch.Tensor]
     request: pb.ReduceRequest
     chunks: int
-    future: torch.futures.Future[torch.Tensor] = field(default_factory=torch.futures.Future)
+    future: Result = field(default_factory=Result)
     since: float = field(default_factory=time.monotonic)
     sent: int = 0
     received: int = 0
@@ -104,7 +106,6 @@ class Session:
         self._process = os.getpid()
         self._heard = time.monotonic()
         self._stats = SessionStats(0, 0, 0.0)
-        self._resolvers = ThreadPoolExecutor(RESOLVERS, "gradwire-resolve")
         for name, work in (("mover", self._move), ("listener", self._listen)):
             threading.Thread(target=work, name=f"gradwire-{name}", daemon=True).start()
 
@@ -155,14 +156,15 @@ class Session:
     ) -> torch.futures.Future[torch.Tensor]:
         """Reduce a tensor over all ranks, in place; returns at once.
 
-        The future holds the tensor itself, with the same bits on every rank. Until then the tensor
-        must not be touched. Any shape, contiguous or not; fp16, bf16, fp32, fp64, complex, and
-        integers of 8 to 64 bits. `op` is mean, sum, min, max or product; `weight` is this rank's
-        share in a mean. 16-bit floats are summed in fp32; a mean of integers is truncated.
+        The future holds the tensor itself, with the same bits on every rank. Until then the
+        tensor must not be touched. Any shape, contiguous or not; fp16, bf16, fp32, fp64,
+        complex, and integers of 8 to 64 bits. `op` is mean, sum, min, max or product; `weight`
+        is this rank's share in a mean. 16-bit floats are summed in fp32; a mean of integers is
+        truncated.
 
-        Raises TypeError or ValueError for what can't be reduced, and LostError where the session is
-        over. The future raises MismatchError or RoundTimeoutError, after which the session goes on,
-        or LostError, after which it does not.
+        Raises TypeError or ValueError for what can't be reduced, and LostError where the
+        session is over. The future raises MismatchError or RoundTimeoutError, after which the
+        session goes on, or LostError, after which it does not.
         """
         return self.submit(tensor, [tuple(tensor.shape)], op, 1.0 if weight is None else weight)
 
@@ -181,7 +183,7 @@ class Session:
             )
         spec = describe(tensor, shapes, op, weight)
         data, finish = as_bytes(tensor)
-        chunks = chunk_count(data.numel(), self._place.chunk_bytes)
+        chunks = chunk_count(data.nbytes, self._place.chunk_bytes)
         with self._work:
             if self._over is not None:
                 raise type(self._over)(str(self._over))
@@ -201,11 +203,11 @@ class Session:
         return collective.future
 
     def close(self) -> None:
-        """Leave the job. Collectives without a result fail on this rank; harmless when repeated."""
+        """Leave the job; collectives without a result fail on this rank. May be repeated."""
         if os.getpid() == self._process:
             self._end(LostError("this session was closed"), leaving=True)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -265,13 +267,13 @@ class Session:
         request = collective.request
         request.chunk, request.slot = chunk, slot
         if self._arena is None:
-            self._line.send(request, memoryview(part.numpy()))
+            self._line.send(request, part.data)
             return
-        self._arena.slot(slot, part.numel()).copy_(part)
+        np.copyto(self._arena.slot(slot, part.nbytes), part)
         self._line.send(request, None)
 
-    def _part(self, collective: _Collective, chunk: int) -> torch.Tensor:
-        start, stop = chunk_range(chunk, collective.data.numel(), self._place.chunk_bytes)
+    def _part(self, collective: _Collective, chunk: int) -> Bytes:
+        start, stop = chunk_range(chunk, collective.data.nbytes, self._place.chunk_bytes)
         return collective.data[start:stop]
 
     # -- results out
@@ -288,6 +290,9 @@ class Session:
             except LostError as error:
                 self._end(error)
                 return
+            except Exception as error:  # noqa: BLE001 - a dead listener would leave all to hang
+                self._end(LostError(f"this client made a mistake of its own: {error!r}"))
+                return
 
     def _received(self, response: pb.ReduceResponse, payload: memoryview) -> None:
         collective = self._open.get(response.sequence)
@@ -295,9 +300,9 @@ class Session:
             return
         part = self._part(collective, response.chunk)
         if self._arena is not None:
-            part.copy_(self._arena.result(response.slot, part.numel()))
+            np.copyto(part, self._arena.result(response.slot, part.nbytes))
         elif payload.nbytes:
-            part.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
+            np.copyto(part, np.frombuffer(payload, dtype=np.uint8))
         with self._work:
             self._slots[self._slots.index((response.sequence, response.chunk))] = None
             collective.received += 1
@@ -331,13 +336,10 @@ class Session:
             stats = self._stats
             self._stats = SessionStats(
                 stats.rounds + 1,
-                stats.bytes_in + collective.data.numel(),
+                stats.bytes_in + collective.data.nbytes,
                 stats.seconds_waiting + time.monotonic() - collective.since,
             )
-        if error is not None:
-            self._resolvers.submit(collective.future.set_exception, error)
-        else:
-            self._resolvers.submit(_complete, collective)
+        collective.future.settle(collective.finish if error is None else error)
 
     # -- the end
 
@@ -365,12 +367,7 @@ class Session:
         if self._arena is not None:
             self._arena.close(orphaned=not leaving)
         for collective in waiting:
-            text = f"{error}; collective {collective.sequence} of rank {self.rank} has no result"
+            text = (
+                f"{error}; collective {collective.sequence} of rank {self.rank} has no result"
+            )
             self._resolve(collective, type(error)(text))
-
-
-def _complete(collective: _Collective) -> None:
-    try:
-        collective.future.set_result(collective.finish())
-    except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
-        collective.future.set_exception(error)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gradwire._errors import ConnectError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -34,7 +36,7 @@ def load(
     daemon: str | None,
     insecure: bool | None,
 ) -> Settings:
-    """Arguments before environment before defaults. Raises ConnectError that lists all mistakes."""
+    """Arguments before environment before defaults. ConnectError lists all mistakes."""
     mistakes: list[str] = []
 
     def pick(name: str, given: T | None, parse: Callable[[str], T], default: T) -> T:
@@ -57,9 +59,11 @@ def load(
         shared_memory=pick("GRADWIRE_SHM", None, _switch, default=True),
         insecure=pick("GRADWIRE_INSECURE", insecure, _switch, default=False),
     )
-    for name in ("timeout", "connect_timeout", "warn_after"):
-        if not 0 < getattr(settings, name) < math.inf:
-            mistakes.append(f"{name}={getattr(settings, name)}: expected seconds above 0")
+    mistakes += [
+        f"{name}={seconds}: expected seconds above 0"
+        for name in ("timeout", "connect_timeout", "warn_after")
+        if not 0 < (seconds := getattr(settings, name)) < math.inf
+    ]
     if settings.daemon is not None and (mistake := _address_mistake(settings.daemon)):
         mistakes.append(f"daemon={settings.daemon}: {mistake}")
     if mistakes:

@@ -1,19 +1,29 @@
-"""Maps the arena that this rank shares with its daemon."""
+"""Maps the arena that this rank shares with its daemon.
+
+Bytes are numpy's here, not torch's: torch would copy with its own thread pool, once more for
+every thread of ours, and the training has better use for the cores.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import mmap
 import os
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
+import numpy as np
 
 from gradwire_proto.arena import HEADER_BYTES, Layout, unpack_header
-from gradwire_proto.v1 import aggregator_pb2 as pb
+
+if TYPE_CHECKING:
+    from gradwire_proto.v1 import aggregator_pb2 as pb
+
+Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
+"""Flat bytes."""
 
 
 class Arena:
-    """This rank's slots, and the results, as tensors of bytes."""
+    """This rank's slots, and the results, as arrays of bytes."""
 
     def __init__(self, arena: pb.Arena) -> None:
         """Raises OSError or ValueError where the daemon's memory can't be reached from here."""
@@ -32,14 +42,14 @@ class Arena:
             raise
         self._file = file
         self._path = arena.path
-        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        self._bytes: Bytes = np.frombuffer(memory, dtype=np.uint8)
 
-    def slot(self, slot: int, size: int) -> torch.Tensor:
+    def slot(self, slot: int, size: int) -> Bytes:
         """The first bytes of one of this rank's slots."""
         offset = self.layout.contribution(self._local_rank, slot)
         return self._bytes[offset : offset + size]
 
-    def result(self, slot: int, size: int) -> torch.Tensor:
+    def result(self, slot: int, size: int) -> Bytes:
         """The first bytes of a result slot."""
         offset = self.layout.result(slot)
         return self._bytes[offset : offset + size]

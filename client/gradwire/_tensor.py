@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from gradwire_proto.dtypes import BY_NAME, DTYPES, OPS
 from gradwire_proto.v1 import tensor_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gradwire._shared_memory import Bytes
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -18,11 +22,11 @@ LONGEST_TEXT = 400
 _COMPLEX_OPS = ("sum", "mean")
 
 
-def as_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
+def as_bytes(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], torch.Tensor]]:
     """The tensor's elements as bytes, flat, and what completes the result.
 
-    The completion returns the caller's own tensor with the result in place; a tensor that is not
-    contiguous travels as a copy and is written back there.
+    The completion returns the caller's own tensor with the result in place; a tensor that is
+    not contiguous travels as a copy and is written back there.
     """
     plain = tensor.detach()
     if plain.is_complex():
@@ -36,7 +40,7 @@ def as_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], torch.Ten
             target.copy_(torch.view_as_complex(compact) if target.is_complex() else compact)
         return tensor
 
-    return compact.view(-1).view(torch.uint8), finish
+    return compact.view(-1).view(torch.uint8).numpy(), finish
 
 
 def describe(tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float) -> pb.Spec:
@@ -60,7 +64,8 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
         raise ValueError(f"expected op to be one of {', '.join(OPS)}, got {op!r}")
     if not tensor.device.type == "cpu":
         raise TypeError(
-            f"this release reduces CPU tensors, got one on {tensor.device}; register torch's own"
+            f"this release reduces CPU tensors, got one on {tensor.device}; register torch's"
+            " own"
             " hook for GPU models, or move the tensor first"
         )
     if tensor.layout != torch.strided:
@@ -76,7 +81,9 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
     if not 0 < weight < float("inf"):
         raise ValueError(f"expected a weight above 0, got {weight}")
     if weight != 1.0 and (op != "mean" or DTYPES[BY_NAME[_name(real)]].is_integer):
-        raise ValueError(f"a weight needs op mean and a floating-point tensor, got {op} of {real}")
+        raise ValueError(
+            f"a weight needs op mean and a floating-point tensor, got {op} of {real}"
+        )
 
 
 def _name(dtype: torch.dtype) -> str:

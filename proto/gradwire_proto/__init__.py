@@ -1,4 +1,4 @@
-"""What ranks and daemons must agree on: messages, shared-memory layout, chunking. No I/O here."""
+"""What ranks and daemons must agree on: messages, memory layout, chunking. No I/O."""
 
 from __future__ import annotations
 

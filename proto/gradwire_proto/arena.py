@@ -2,9 +2,9 @@
 
     header | result slots | slots of local rank 0 | slots of local rank 1 | ...
 
-A rank writes a chunk into a slot of its own and never sees it change; the daemon adds into a result
-slot, which all local ranks read. So a contribution outlives its round, and a result is written once
-however many ranks there are.
+A rank writes a chunk into a slot of its own and never sees it change; the daemon adds into a
+result slot, which all local ranks read. So a contribution outlives its round, and a result is
+written once however many ranks there are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Layout:
     def contribution(self, local_rank: int, slot: int) -> int:
         """Offset of a slot that a local rank writes."""
         if not 0 <= local_rank < self.ranks:
-            raise ValueError(f"local rank {local_rank} is outside an arena of {self.ranks} ranks")
+            raise ValueError(
+                f"local rank {local_rank} is outside an arena of {self.ranks} ranks"
+            )
         return self._offset(1 + local_rank, slot)
 
     def _offset(self, row: int, slot: int) -> int:
@@ -51,9 +53,7 @@ class Layout:
 
 def pack_header(layout: Layout, nonce: bytes) -> bytes:
     """The first bytes of an arena."""
-    return _HEADER.pack(
-        _MAGIC, _VERSION, layout.ranks, layout.slots, layout.slot_bytes, nonce
-    )
+    return _HEADER.pack(_MAGIC, _VERSION, layout.ranks, layout.slots, layout.slot_bytes, nonce)
 
 
 def unpack_header(header: bytes) -> tuple[Layout, bytes]:

@@ -1,7 +1,7 @@
 """How a tensor is cut: a tensor into chunks, a chunk into shares.
 
-A *chunk* is the unit of the pipeline: it takes one slot, is reduced on its own and travels on its
-own. A *share* is the part of a chunk that one node adds up.
+A *chunk* is the unit of the pipeline: it takes one slot, is reduced on its own and travels on
+its own. A *share* is the part of a chunk that one node adds up.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from gradwire_proto.v1 import tensor_pb2 as pb
 class DtypeInfo:
     """One element type.
 
-    `name` is torch's name; `accumulator` the name of the type in which means are summed (sums, too,
-    for floats: fp32 for the 16-bit types, the type itself for the wider ones).
+    `name` is torch's name; `accumulator` the name of the type in which means are summed (sums,
+    too, for floats: fp32 for the 16-bit types, the type itself for the wider ones).
     """
 
     name: str

@@ -2,8 +2,8 @@
 
 gRPC takes and gives whole messages as `bytes`. Building a message object around a payload would
 copy it twice more on each side. `join` therefore writes the payload behind the serialised rest,
-which is what protobuf itself does with a field of the highest number; `split` finds it there and
-gives a view. Both produce and accept plain protobuf: the other side may be anybody's stub.
+which is what protobuf itself does with a field of the highest number; `split` finds it there
+and gives a view. Both produce and accept plain protobuf: the other side may be anybody's stub.
 
 Wire format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -52,7 +52,7 @@ def split(data: bytes, into: type[M]) -> tuple[M, memoryview]:
 
 
 def _find_payload(view: memoryview) -> tuple[int, int, int]:
-    """Start of the payload's field, of its content, and its end; all at the end if there is none."""
+    """Where the payload's field starts, its content starts, and it ends."""
     position = 0
     while position < len(view):
         start = position

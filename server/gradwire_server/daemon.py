@@ -9,10 +9,8 @@ import logging
 import os
 import signal
 import uuid
-from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import uvloop
@@ -26,13 +24,18 @@ from gradwire_server import shared_memory
 from gradwire_server.doorbell import Doorbell
 from gradwire_server.engine import Terms
 from gradwire_server.errors import StartError, StoppingError
-from gradwire_server.group import Group
 from gradwire_server.job import Job, Jobs
 from gradwire_server.kernels import Kernels
 from gradwire_server.metrics import Metrics
 from gradwire_server.reduce.choose import SCHEDULES
 from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
 from gradwire_server.settings import Settings, split_address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from gradwire_server.group import Group
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,8 @@ OPTIONS: list[tuple[str, Any]] = [
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT. Exit code: 0 stopped in good order, 1 could not start."""
     logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s gradwire %(levelname)s %(message)s"
+        level=settings.log_level.upper(),
+        format="%(asctime)s gradwire %(levelname)s %(message)s",
     )
     try:
         uvloop.run(_serve(settings))
@@ -102,22 +106,26 @@ async def _running(settings: Settings, stop: asyncio.Event) -> AsyncIterator[Ide
         doorbell.open()
         stack.callback(doorbell.close)
         identity.doorbell = str(doorbell.path)
-        identity.insecure = settings.insecure
-        identity.chunk_bytes = settings.chunk_bytes
-        server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers(handlers(Aggregator(identity, jobs), Peer(jobs)))
-        checks = await _add_standard_services(server)
-        _bind(server, settings, identity)
-        await server.start()
-        stack.push_async_callback(server.stop, GRACE_SECONDS)
-        stack.push_async_callback(
-            jobs.close, StoppingError(f"the daemon at {identity.address} is stopping")
-        )
-        stack.push_async_callback(checks.enter_graceful_shutdown)
+        await _start_server(stack, settings, identity, jobs)
         if settings.embedded:
             idle = asyncio.create_task(_stop_when_idle(jobs, stop))
             stack.callback(idle.cancel)
         yield identity
+
+
+async def _start_server(
+    stack: contextlib.AsyncExitStack, settings: Settings, identity: Identity, jobs: Jobs
+) -> None:
+    """Serve both services; the stack ends health checks, then jobs, then calls."""
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers(handlers(Aggregator(identity, jobs), Peer(jobs)))
+    checks = await _add_standard_services(server)
+    _bind(server, settings, identity)
+    await server.start()
+    stopping = StoppingError(f"the daemon at {identity.address} is stopping")
+    stack.push_async_callback(server.stop, GRACE_SECONDS)
+    stack.push_async_callback(jobs.close, stopping)
+    stack.push_async_callback(checks.enter_graceful_shutdown)
 
 
 async def _add_standard_services(server: grpc.aio.Server) -> health.aio.HealthServicer:
@@ -148,6 +156,8 @@ def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity) -> No
     server.add_insecure_port(f"unix:{settings.socket}")
     os.chmod(settings.socket, 0o660)
     identity.socket = str(settings.socket)
+    identity.insecure = settings.insecure
+    identity.chunk_bytes = settings.chunk_bytes
     identity.address = _advertised(settings.advertise, host, port)
 
 
@@ -171,7 +181,9 @@ def _owned_socket(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o660)
     except OSError as error:
-        raise StartError(f"can't make the socket {path}: {error}; choose another --socket") from error
+        raise StartError(
+            f"can't make the socket {path}: {error}; choose another --socket"
+        ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -196,11 +208,14 @@ def _metrics_page(listen: str, metrics: Metrics) -> Iterator[str]:
         server, thread = start_http_server(port, host, registry=metrics.registry)
     except OSError as error:
         raise StartError(
-            f"can't serve metrics on {listen}: {error.strerror}. --metrics-listen HOST:0 takes any"
+            f"can't serve metrics on {listen}: {error.strerror}. --metrics-listen HOST:0"
+            " takes any"
             " free port, --metrics-listen '' switches the page off"
         ) from error
     try:
-        yield f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
+        yield (
+            f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
+        )
     finally:
         server.shutdown()
         server.server_close()
@@ -208,7 +223,11 @@ def _metrics_page(listen: str, metrics: Metrics) -> Iterator[str]:
 
 
 def _make_job(
-    settings: Settings, group: Group, request: pb.JoinRequest, kernels: Kernels, metrics: Metrics
+    settings: Settings,
+    group: Group,
+    request: pb.JoinRequest,
+    kernels: Kernels,
+    metrics: Metrics,
 ) -> Job:
     ranks = group.local_ranks
     if request.shared_memory:

@@ -1,7 +1,8 @@
 """The short way to local ranks: one Unix seqpacket socket a rank, one message a packet.
 
-Carries the messages of the Reduce stream where the chunks themselves lie in the arena. A gRPC stream
-took 15 times as long for the same few bytes, and more than all else in a small all-reduce.
+Carries the messages of the Reduce stream where the chunks themselves lie in the arena. A gRPC
+stream took 15 times as long for the same few bytes, and more than all else in a small
+all-reduce.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -21,6 +22,9 @@ from gradwire_server.errors import GradwireServerError
 from gradwire_server.job import Job
 from gradwire_server.seat import read_request
 from gradwire_server.shared_memory import PREFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +107,8 @@ class _Visitor:
         try:
             self._connection.send(response)
         except (BlockingIOError, ConnectionError):
-            # More answers than it could ever have asked for, or it is gone: either way it is lost.
+            # More answers than it could ever have asked for, or it is gone: either way it is
+            # lost.
             self.close()
 
     def close(self) -> None:

@@ -1,35 +1,45 @@
 """Carries out one generation's rounds on one node: the only place where a schedule meets I/O.
 
-A round begins when all local ranks have brought their chunk. The engine sums these, then does what
-the schedule says: sends shares, adds and stores what arrives. Rounds run side by side, each in a
-task of its own; what fails, fails one collective (mismatch, lateness) or the job (somebody is gone).
+A round begins when all local ranks have brought their chunk. The engine sums these, then does
+what the schedule says: sends shares, adds and stores what arrives. Rounds run side by side,
+each in a task of its own; what fails, fails one collective (mismatch, lateness) or the job
+(somebody is gone).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from gradwire_proto.chunks import chunk_count, chunk_range
 from gradwire_proto.dtypes import DTYPES
 from gradwire_proto.v1 import aggregator_pb2, peer_pb2
 from gradwire_proto.v1 import tensor_pb2 as pb
-from gradwire_server.errors import LateError, LostError, ProtocolError, ReductionError, from_failure
+from gradwire_server.errors import (
+    LateError,
+    LostError,
+    ProtocolError,
+    ReductionError,
+    from_failure,
+)
 from gradwire_server.execution import Arrived, Execution, Memory, Workplace
-from gradwire_server.group import Group
-from gradwire_server.kernels import Kernels
-from gradwire_server.metrics import Metrics
 from gradwire_server.results import ResultSlots
 from gradwire_server.round import Contribution, Key, Round, Rounds
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from gradwire_server.group import Group
+    from gradwire_server.kernels import Kernels
+    from gradwire_server.metrics import Metrics
+
 log = logging.getLogger(__name__)
 
 PEER_GRACE_SECONDS = 1.0
-"""A node whose own ranks are complete waits this much longer than its peers, who know who is late."""
+"""A node whose ranks are complete waits this much longer: its peers know who is late."""
 
 CLOSE_SECONDS = 2.0
 """How long a peer that takes nothing may hold up the end of a job."""
@@ -65,10 +75,15 @@ class Terms:
 class Engine:
     """One generation on one node. All methods are called on the event loop."""
 
-    def __init__(
-        self, group: Group, terms: Terms, ranks: Ranks, memory: Memory, kernels: Kernels,
+    def __init__(  # noqa: PLR0913 - what a generation is made of; Job puts it together
+        self,
+        group: Group,
+        terms: Terms,
+        ranks: Ranks,
+        memory: Memory,
+        kernels: Kernels,
         metrics: Metrics,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.group = group
         self.done = 0
         self.failed_count = 0
@@ -128,12 +143,14 @@ class Engine:
             execution.task = self._spawn(self._carry_out(execution))
 
     def _admit(self, rank: int, key: Key, contribution: Contribution) -> int:
-        """Size of the chunk in bytes; raises where the rank breaks the rules or others are gone."""
+        """Bytes of the chunk; raises where the rank breaks the rules or others are gone."""
         spec = contribution.spec
         if spec.dtype not in DTYPES or spec.op not in pb.Op.values()[1:]:
             raise ProtocolError(f"rank {rank} brought an op or dtype that is not known: {spec}")
         if spec.op == pb.OP_MEAN and not 0 < contribution.weight < float("inf"):
-            raise ProtocolError(f"rank {rank} brought weight {contribution.weight}, expected above 0")
+            raise ProtocolError(
+                f"rank {rank} brought weight {contribution.weight}, expected above 0"
+            )
         whole = spec.elements * DTYPES[spec.dtype].itemsize
         chunks = chunk_count(whole, self._terms.chunk_bytes)
         if key.chunk >= chunks:
@@ -196,7 +213,8 @@ class Engine:
         ranks = ", ".join(map(str, node.ranks))
         self.fail(
             LostError(
-                f"the daemon of node {source} at {node.address} on {node.host}, with ranks {ranks},"
+                f"the daemon of node {source} at {node.address} on {node.host}, with ranks"
+                f" {ranks},"
                 f" is lost: {reason}"
             )
         )
@@ -223,6 +241,7 @@ class Engine:
         key, began = execution.round.key, self._clock()
         slot = await self._take_result()
         published = False
+        self._workplace.kernels.rounds += 1
         try:
             await execution.reduce(self._memory.result(slot, execution.size))
             self._publish(execution, slot)
@@ -231,6 +250,7 @@ class Engine:
         except ReductionError as error:
             self.fail_round(key.sequence, error)
         finally:
+            self._workplace.kernels.rounds -= 1
             self._running.pop(key, None)
             self._free(slot, published)
         if published:
@@ -300,7 +320,11 @@ class Engine:
             self._tell(rank, 0, error, aggregator_pb2.Failure.SCOPE_JOB)
 
     def _tell(
-        self, rank: int, sequence: int, error: ReductionError, scope: aggregator_pb2.Failure.Scope
+        self,
+        rank: int,
+        sequence: int,
+        error: ReductionError,
+        scope: aggregator_pb2.Failure.Scope,
     ) -> None:
         self._ranks.failed(rank, sequence, error.failure(scope))
 
@@ -343,7 +367,8 @@ class Engine:
             return self.group.describe(round_.missing)
         nodes = self.group.picture.nodes
         return "; ".join(
-            f"node {peer} at {nodes[peer].address} (ranks {', '.join(map(str, nodes[peer].ranks))})"
+            f"node {peer} at {nodes[peer].address} (ranks"
+            f" {', '.join(map(str, nodes[peer].ranks))})"
             for peer in self.group.peers
         )
 

@@ -1,15 +1,15 @@
 """What can go wrong in a daemon, and whose fault it is.
 
-    GradwireServerError
-    +- SettingsError       the operator's: a flag, a variable or the file
-    +- StartError          the machine's: a port or path is taken, memory is short
-    +- RefusedError        the caller's: this rank can't have this seat
-    +- ReductionError      a collective failed; becomes a Failure message
-       +- MismatchError    the ranks brought different things
-       +- LostError        a rank or a daemon is gone
-       +- LateError        somebody did not come in time
-       +- ProtocolError    a message broke the rules
-       +- StoppingError    this daemon is stopping
+GradwireServerError
++- SettingsError       the operator's: a flag, a variable or the file
++- StartError          the machine's: a port or path is taken, memory is short
++- RefusedError        the caller's: this rank can't have this seat
++- ReductionError      a collective failed; becomes a Failure message
+   +- MismatchError    the ranks brought different things
+   +- LostError        a rank or a daemon is gone
+   +- LateError        somebody did not come in time
+   +- ProtocolError    a message broke the rules
+   +- StoppingError    this daemon is stopping
 """
 
 from __future__ import annotations

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeAlias, assert_never
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, assert_never
 
-from gradwire_proto.v1 import peer_pb2
 from gradwire_server.errors import ProtocolError
-from gradwire_server.group import Group
 from gradwire_server.kernels import ChunkSum, Kernels
 from gradwire_server.reduce.choose import NAMES, choose, reducer
 from gradwire_server.reduce.effects import Add, Done, Effect, Finish, Frame, Send, Store
-from gradwire_server.round import Round
 from gradwire_server.transport.base import Part, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gradwire_proto.v1 import peer_pb2
+    from gradwire_server.group import Group
+    from gradwire_server.round import Round
 
 P = ParamSpec("P")
 
@@ -48,7 +51,11 @@ class Execution:
     """One round, from the moment all local ranks have brought their chunk."""
 
     def __init__(
-        self, round_: Round[Arrived], size: int, workplace: Workplace, transport: Transport | None
+        self,
+        round_: Round[Arrived],
+        size: int,
+        workplace: Workplace,
+        transport: Transport | None,
     ) -> None:
         self.round = round_
         self.size = size
@@ -78,7 +85,7 @@ class Execution:
             self.task.cancel()
 
     async def reduce(self, result: memoryview) -> None:
-        """Leave the reduced chunk in result. Raises ProtocolError where a peer breaks the rules."""
+        """Leave the reduced chunk in result; ProtocolError where a peer breaks the rules."""
         self._total = ChunkSum(
             self.round.spec,
             result,
@@ -87,7 +94,8 @@ class Execution:
         )
         try:
             await self._add_local()
-            await self._exchange()
+            if self._nodes > 1:
+                await self._exchange()
         except BaseException:
             await self._give_up()
             raise
@@ -107,7 +115,9 @@ class Execution:
         if self._sends:
             await asyncio.wait(self._sends)
 
-    async def _run(self, size: int, work: Callable[P, None], *args: P.args, **kw: P.kwargs) -> None:
+    async def _run(
+        self, size: int, work: Callable[P, None], *args: P.args, **kw: P.kwargs
+    ) -> None:
         await self._workplace.kernels.run(size, work, *args, **kw)
 
     async def _add_local(self) -> None:
@@ -120,7 +130,9 @@ class Execution:
             for rank in ranks
         ]
         weights = [brought[rank].weight for rank in ranks]
-        await self._run(self.size * len(ranks), self._total.add_local, payloads, weights)
+        alone = self._nodes == 1
+        work = self._total.reduce_alone if alone else self._total.add_local
+        await self._run(self.size * len(ranks), work, payloads, weights)
 
     async def _exchange(self) -> None:
         effects = self._reducer.start()
@@ -143,7 +155,8 @@ class Execution:
         source, part = self.round.arrived.popleft()
         if part.schedule != self._schedule:
             raise ProtocolError(
-                f"{self.round}: node {source} uses {NAMES.get(part.schedule, part.schedule)}, this"
+                f"{self.round}: node {source} uses {NAMES.get(part.schedule, part.schedule)},"
+                " this"
                 f" node {NAMES[self._schedule]}; give all daemons the same --schedule"
             )
         return source, part
@@ -151,7 +164,8 @@ class Execution:
     async def _apply(self, effect: Effect) -> None:
         match effect:
             case Send():
-                # A task, not an await: if every node sent before it received, a ring would lock up.
+                # A task, not an await: if every node sent before it received, a ring would lock
+                # up.
                 self._sends.add(asyncio.create_task(self._send(effect)))
             case Add(frame=frame):
                 await self._add(frame)
@@ -179,7 +193,8 @@ class Execution:
         part = self._parts.pop(frame)
         if part.payload.nbytes != size:
             raise ProtocolError(
-                f"{self.round}: share {part.share} has {part.payload.nbytes} bytes, expected {size}"
+                f"{self.round}: share {part.share} has {part.payload.nbytes} bytes, expected"
+                f" {size}"
             )
         return part
 

@@ -89,7 +89,7 @@ class Group:
         ]
 
     def admit(self, member: Member, picture: Picture, node: int) -> None:
-        """Give a rank its seat. Raises RefusedError, and changes nothing, where it can't have it."""
+        """Seat a rank. Raises RefusedError, and changes nothing, where it can't be seated."""
         if picture != self.picture or node != self.node:
             raise RefusedError(
                 f"rank {member.rank} describes generation {picture.generation} differently from"

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_server.engine import Engine, Terms
 from gradwire_server.errors import LostError, ReductionError, RefusedError
 from gradwire_server.group import Group, Member, Picture
-from gradwire_server.kernels import Kernels
-from gradwire_server.metrics import Metrics
-from gradwire_server.round import Key
 from gradwire_server.seat import Carrier, Seat
-from gradwire_server.shared_memory import Arena
 from gradwire_server.transport.grpc import GrpcTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gradwire_server.kernels import Kernels
+    from gradwire_server.metrics import Metrics
+    from gradwire_server.round import Key
+    from gradwire_server.shared_memory import Arena
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +50,7 @@ class Job:
     # -- seats
 
     def admit(self, member: Member, picture: Picture, node: int) -> Seat:
-        """Give a rank its seat. Raises RefusedError, and changes nothing, where it can't have it."""
+        """Seat a rank. Raises RefusedError, and changes nothing, where it can't be seated."""
         if self.group.failure is not None:
             raise RefusedError(f"generation {picture.generation} is over: {self.group.failure}")
         self.group.admit(member, picture, node)
@@ -188,4 +192,3 @@ class Jobs:
         async with self._news:
             self._news.notify_all()
         log.info("generation %s has ended", job.group.picture.generation[:8])
-

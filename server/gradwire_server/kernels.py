@@ -1,10 +1,11 @@
 """Arithmetic on buffers: the only code that looks at elements.
 
 Numbers (design): sums are kept in fp32 for 16- and 32-bit floats, in fp64 for fp64, and divided
-once. An fp32 mean is summed from tensors scaled by 2^-k, 2^k >= world size, and divided by what is
-left of the weights: the same bits as a plain sum over its count, but 3e38 from every rank does not
-overflow. (Below world size x 2^-126 the scaling rounds, as DDP's own division before the sum does.)
-Integers are exact: sums wrap in their own type, means are summed in int64 and truncated.
+once. An fp32 mean is summed from tensors scaled by 2^-k, 2^k >= world size, and divided by what
+is left of the weights: the same bits as a plain sum over its count, but 3e38 from every rank
+does not overflow. (Below world size x 2^-126 the scaling rounds, as DDP's own division before
+the sum does.) Integers are exact: sums wrap in their own type, means are summed in int64 and
+truncated.
 """
 
 from __future__ import annotations
@@ -12,21 +13,27 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 import torch
 
 from gradwire_proto.chunks import share_range
 from gradwire_proto.dtypes import DTYPES
 from gradwire_proto.v1 import tensor_pb2 as pb
-from gradwire_server.round import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gradwire_server.round import Spec
 
 P = ParamSpec("P")
 
-INLINE_BYTES = 512 * 1024
+INLINE_BYTES = 256 * 1024
 """Work on fewer bytes costs less than handing it to a thread and waking up again."""
+
+LONE_INLINE_BYTES = 16 << 20
+"""With one round in hand nothing else could run meanwhile; then this much is done in place."""
 
 BLOCK_ELEMENTS = 128 * 1024
 """The running sum of a block stays in the cache while the ranks' tensors stream past it."""
@@ -41,6 +48,8 @@ class Kernels:
     def __init__(self, threads: int = 0) -> None:
         # One chunk, one thread: chunks are many, and torch's own pool would fight ours.
         torch.set_num_threads(1)
+        self.rounds = 0
+        """Rounds in hand; kept by whoever runs them."""
         self._pool = ThreadPoolExecutor(
             threads or len(os.sched_getaffinity(0)), thread_name_prefix="gradwire-kernel"
         )
@@ -48,11 +57,12 @@ class Kernels:
     async def run(
         self, size: int, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Run work that touches `size` bytes. Once begun it ends, even if the caller is cancelled.
+        """Run work that touches `size` bytes. Once begun it ends, even if the caller is
+        cancelled.
 
         A cancelled caller waits for it: only then may the buffers be used for something else.
         """
-        if size <= INLINE_BYTES:
+        if size <= (INLINE_BYTES if self.rounds > 1 else LONE_INLINE_BYTES):
             work(*args, **kwargs)
             return
         running = asyncio.get_running_loop().run_in_executor(
@@ -72,9 +82,9 @@ class Kernels:
 class ChunkSum:
     """The sum of one chunk, from the local ranks' tensors to the result.
 
-    `result` is the memory of the result slot: exactly the chunk's bytes. Partial sums live in it
-    where the accumulation type is the tensor's own, and in memory of this object's where it is
-    wider.
+    `result` is the memory of the result slot: exactly the chunk's bytes. Partial sums live in
+    it where the accumulation type is the tensor's own, and in memory of this object's where it
+    is wider.
     """
 
     def __init__(self, spec: Spec, result: memoryview, shares: int, world_size: int) -> None:
@@ -85,7 +95,9 @@ class ChunkSum:
         narrow = (info.is_integer and not mean) or spec.op in (pb.OP_MIN, pb.OP_MAX)
         self._wide: torch.dtype = self._dtype if narrow else getattr(torch, info.accumulator)
         self._mean = mean
-        self._scale = 2.0 ** -(world_size - 1).bit_length() if mean and not info.is_integer else 1.0
+        self._scale = (
+            2.0 ** -(world_size - 1).bit_length() if mean and not info.is_integer else 1.0
+        )
         self._shares = shares
         self._result = _tensor(result, self._dtype)
         self._sum = self._result
@@ -106,6 +118,12 @@ class ChunkSum:
             block = slice(start, start + BLOCK_ELEMENTS)
             self._add_block(self._sum[block], [each[block] for each in inputs], factors)
         self.weights = [sum(weights)] * self._shares
+
+    def reduce_alone(self, payloads: list[memoryview], weights: list[float]) -> None:
+        """The whole reduction where there is no other node."""
+        self.add_local(payloads, weights)
+        for share in range(self._shares):
+            self.finish(share)
 
     def add(self, share: int, payload: memoryview, weight: float) -> None:
         """Add another node's partial sum of a share."""
@@ -184,4 +202,4 @@ def _tensor(buffer: memoryview, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
-    return memoryview(tensor.view(torch.uint8).numpy())
+    return tensor.view(torch.uint8).numpy().data

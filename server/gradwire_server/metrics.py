@@ -1,4 +1,4 @@
-"""Every metric of the daemon, declared once. Base units; labels that can't grow without bound."""
+"""Every metric of the daemon, declared once. Base units; labels are bounded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
 _ROUND_BUCKETS = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
-    30, 60,
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
+    10, 30, 60,
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Which result slot is in use, and by whom. Pure.
 
-A rank frees a result without saying so: by contributing again in the slot whose result it has read.
-Ranks use their slots in turn, so never more results are held than there are slots.
+A rank frees a result without saying so: by contributing again in the slot whose result it has
+read. Ranks use their slots in turn, so never more results are held than there are slots.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ResultSlots:
         return self._free.popleft() if self._free else None
 
     def publish(self, result: int, readers: dict[int, int]) -> None:
-        """The result is there; readers maps each rank that will read it to the slot it brought."""
+        """The result is there; readers maps each rank that reads it to the slot it brought."""
         self._readers[result] = set(readers)
         for rank, slot in readers.items():
             self._held[rank, slot] = result

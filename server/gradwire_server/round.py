@@ -7,12 +7,14 @@ generation, never a bucket index: DDP rebuilds its buckets after the first itera
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import MismatchError, ProtocolError, ReductionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 P = TypeVar("P")
 

@@ -1,4 +1,4 @@
-"""gRPC in, calls out, errors to statuses: the services of proto/gradwire/v1. No decisions here."""
+"""gRPC in, calls out, errors to statuses. No decisions here."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from gradwire_proto import PROTOCOL, wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
@@ -26,8 +25,14 @@ from gradwire_server.errors import (
     StartError,
 )
 from gradwire_server.group import Member, Node, Picture
-from gradwire_server.job import Job, Jobs
 from gradwire_server.seat import read_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from google.protobuf.duration_pb2 import Duration
+
+    from gradwire_server.job import Job, Jobs
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +50,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def handlers(aggregator: Aggregator, peer: Peer) -> list[grpc.GenericRpcHandler]:
-    """Both services. Reduce and Exchange take and give raw messages, to spare payloads a copy."""
+    """Both services. Reduce and Exchange carry raw messages, to spare payloads a copy."""
 
-    def unary(method: Any, request: Any, response: Any) -> grpc.RpcMethodHandler[Any, Any]:
+    def unary(
+        method: Callable[..., Any], request: type[Message], response: type[Message]
+    ) -> grpc.RpcMethodHandler[Any, Any]:
         return grpc.unary_unary_rpc_method_handler(
             method,
             request_deserializer=request.FromString,
@@ -61,7 +68,9 @@ def handlers(aggregator: Aggregator, peer: Peer) -> list[grpc.GenericRpcHandler]
         "Status": unary(aggregator.status, pb.StatusRequest, pb.StatusResponse),
         "Reduce": grpc.stream_stream_rpc_method_handler(aggregator.reduce),
     }
-    exchange = {"Exchange": grpc.stream_stream_rpc_method_handler(peer.exchange)}
+    exchange: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Exchange": grpc.stream_stream_rpc_method_handler(peer.exchange)
+    }
     return [
         grpc.method_handlers_generic_handler("gradwire.v1.Aggregator", calls),
         grpc.method_handlers_generic_handler("gradwire.v1.Peer", exchange),
@@ -113,15 +122,19 @@ class Aggregator:
     async def _join(self, request: pb.JoinRequest) -> pb.JoinResponse:
         if request.protocol != PROTOCOL:
             raise RefusedError(
-                f"this daemon is gradwire {self._identity.version} and speaks protocol {PROTOCOL},"
-                f" rank {request.rank} speaks {request.protocol}; install the same release on both"
+                f"this daemon is gradwire {self._identity.version} and speaks protocol"
+                f" {PROTOCOL},"
+                f" rank {request.rank} speaks {request.protocol}; install the same release on"
+                " both"
             )
         picture = _picture(request)
         job = await self._jobs.enter(picture, request)
         member = Member(request.rank, request.host, request.pid)
         seat = job.admit(member, picture, request.node)
         try:
-            await job.transport.linked(_seconds(request.connect_timeout, DEFAULT_CONNECT_SECONDS))
+            await job.transport.linked(
+                _seconds(request.connect_timeout, DEFAULT_CONNECT_SECONDS)
+            )
         except BaseException as error:
             gone = isinstance(error, asyncio.CancelledError)
             job.lose(request.rank, "its process ended while it joined" if gone else str(error))
@@ -140,7 +153,7 @@ class Aggregator:
             response.arena.doorbell = self._identity.doorbell
         return response
 
-    async def reduce(self, _: Any, context: Context) -> None:
+    async def reduce(self, _: object, context: Context) -> None:
         """One rank's stream of chunks, in the messages themselves."""
         job: Job | None = None
         rank = -1
@@ -191,7 +204,7 @@ class Peer:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    async def exchange(self, _: Any, context: Context) -> None:
+    async def exchange(self, _: object, context: Context) -> None:
         """One stream of frames; waits for the generation's first local rank."""
         try:
             hello = peer_pb2.Frame.FromString(await _read(context)).hello
@@ -217,7 +230,10 @@ class _Stream:
         self._context = context
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._writer = asyncio.create_task(self._pump())
-        context.add_done_callback(lambda _: self._writer.cancel())
+        context.add_done_callback(self._stop)  # type: ignore[arg-type]  # hinted for sync calls
+
+    def _stop(self, _: object) -> None:
+        self._writer.cancel()
 
     def send(self, response: bytes) -> None:
         """See seat.Carrier. The rank's chunks in flight bound the queue."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gradwire_proto import wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import tensor_pb2
 from gradwire_server.errors import ProtocolError
-from gradwire_server.group import Member
 from gradwire_server.round import Contribution, Key, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gradwire_server.group import Member
 
 
 class Carrier(Protocol):
@@ -22,7 +25,7 @@ class Carrier(Protocol):
     """Results travel in the response, not in the arena."""
 
     def send(self, response: bytes) -> None:
-        """Queue a serialised ReduceResponse. Never waits; a carrier whose rank is gone drops it."""
+        """Queue a serialised ReduceResponse. Never waits; dropped where the rank is gone."""
         ...
 
 
@@ -73,7 +76,9 @@ class Seat:
         self._carrier.send(response.SerializeToString())
 
 
-def read_request(request: pb.ReduceRequest, payload: memoryview | None) -> tuple[Key, Contribution]:
+def read_request(
+    request: pb.ReduceRequest, payload: memoryview | None
+) -> tuple[Key, Contribution]:
     """What a ReduceRequest says; payload None where the chunk lies in the arena."""
     spec = request.spec
     return Key(request.sequence, request.chunk), Contribution(

@@ -1,4 +1,4 @@
-"""The daemon's settings: flags, then GRADWIRE_* variables, then one TOML file, then defaults."""
+"""The daemon's settings: flags, then GRADWIRE_*, then one TOML file, then defaults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
@@ -18,6 +18,9 @@ from pydantic_settings import (
 
 from gradwire_proto.dtypes import WIDEST_BYTES
 from gradwire_server.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 SYSTEM_SOCKET = "/run/gradwire/gradwire.sock"
 
@@ -99,7 +102,8 @@ class Settings(BaseSettings):
         listen = others.data.get("listen", "localhost:0")
         if not insecure and not is_loopback(split_address(listen)[0]):
             raise ValueError(
-                f"listen={listen} can be reached from other hosts, and this release authenticates"
+                f"listen={listen} can be reached from other hosts, and this release"
+                " authenticates"
                 " nobody: on a network you trust say --insecure or GRADWIRE_INSECURE=1, else"
                 " listen on 127.0.0.1"
             )
@@ -121,7 +125,9 @@ def load(flags: dict[str, object]) -> Settings:
 def default_socket() -> Path:
     """The system's socket where we may make it, else one of this user's own."""
     folder = Path(SYSTEM_SOCKET).parent
-    if os.access(folder, os.W_OK) or (not folder.exists() and os.access(folder.parent, os.W_OK)):
+    if os.access(folder, os.W_OK) or (
+        not folder.exists() and os.access(folder.parent, os.W_OK)
+    ):
         return Path(SYSTEM_SOCKET)
     return user_socket()
 
@@ -158,7 +164,7 @@ def _read_file(file: object) -> dict[str, Any]:
         raise SettingsError(f"config={file}: {error}") from error
 
 
-def _line(error: Any) -> str:
+def _line(error: ErrorDetails) -> str:
     name = ".".join(map(str, error["loc"]))
     message = str(error["msg"]).removeprefix("Value error, ")
     return f"{name}={error['input']}: {message}" if name else message

@@ -1,7 +1,8 @@
 """Creates, hands out and unlinks arenas; their layout is gradwire_proto.arena.
 
-An arena is a named file on a tmpfs, so that a container can share it. Whoever uses it holds a shared
-lock on it: one whose lock is free belongs to nobody, and a daemon that starts removes it.
+An arena is a named file on a tmpfs, so that a container can share it. Whoever uses it holds a
+shared lock on it: one whose lock is free belongs to nobody, and a daemon that starts removes
+it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import fcntl
 import mmap
 import os
 import secrets
+import socket
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradwire_proto.arena import NONCE_BYTES, Layout, pack_header
 from gradwire_server.errors import ProtocolError, StartError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PREFIX = "gradwire-"
 FEWEST_SLOTS = 4
@@ -25,8 +30,8 @@ ORPHAN_AGE_SECONDS = 10.0
 class Arena:
     """The memory of one generation on one node.
 
-    With a folder it is a file that local ranks map; without one it is private and has result slots
-    only.
+    With a folder it is a file that local ranks map; without one it is private and has result
+    slots only.
     """
 
     def __init__(self, layout: Layout, ranks: tuple[int, ...], folder: Path | None) -> None:
@@ -42,6 +47,8 @@ class Arena:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
         try:
             fcntl.flock(self._file, fcntl.LOCK_SH)
+            # Whatever the umask: ranks may run as another user of the daemon's group.
+            os.fchmod(self._file, 0o660)
             # Reserved now: a write to a page that can't be had later would be a bus error.
             os.posix_fallocate(self._file, 0, self.layout.size)
             os.pwrite(self._file, pack_header(self.layout, self.nonce), 0)
@@ -108,13 +115,25 @@ def create_private(slots: int, slot_bytes: int) -> Arena:
 
 
 def remove_orphans(folder: Path) -> int:
-    """Unlink the arenas that nobody uses any more; how many there were."""
+    """Unlink the arenas and doorbells that nobody uses any more; how many there were."""
     removed = 0
     for path in folder.glob(f"{PREFIX}*"):
-        if path.is_file() and _is_orphan(path):
+        orphaned = _is_silent(path) if path.is_socket() else path.is_file() and _is_orphan(path)
+        if orphaned:
             path.unlink(missing_ok=True)
             removed += 1
     return removed
+
+
+def _is_silent(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def _is_orphan(path: Path) -> bool:

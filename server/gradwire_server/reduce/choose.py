@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_server.reduce.direct import Direct
-from gradwire_server.reduce.effects import Reducer
 from gradwire_server.reduce.ring import Ring
 from gradwire_server.reduce.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gradwire_server.reduce.effects import Reducer
 
 SMALL_BYTES = 64 * 1024
 """Up to this size a chunk costs its hops, not its bytes."""

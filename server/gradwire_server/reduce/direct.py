@@ -1,9 +1,10 @@
 """Everybody to everybody: node i adds up share i, then hands it out.
 
-The bytes of the ring in two hops instead of 2(M-1), at the price of M-1 links at a time; and every
-value crosses the wire once on the way in and once on the way out, so that a lossy wire rounds it
-twice however many nodes there are. Known as all-to-all reduce-scatter and all-gather; Thakur,
-Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
+The bytes of the ring in two hops instead of 2(M-1), at the price of M-1 links at a time; and
+every value crosses the wire once on the way in and once on the way out, so that a lossy wire
+rounds it twice however many nodes there are. Known as all-to-all reduce-scatter and all-gather;
+Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH"
+(2005).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a schedule says and hears: frames in, effects out. No bytes, no I/O, no clock.
 
-A reducer is one node's part in the reduction of one chunk. Its engine holds the node's own sum of
-the chunk, cut into shares, and the payload of every frame that arrived; the reducer says what to do
-with them.
+A reducer is one node's part in the reduction of one chunk. Its engine holds the node's own sum
+of the chunk, cut into shares, and the payload of every frame that arrived; the reducer says
+what to do with them.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ Effect: TypeAlias = Send | Add | Finish | Store | Done
 class Reducer(Protocol):
     """One node's part in the reduction of one chunk.
 
-    The engine applies effects in order. Frames from one source arrive in the order sent; frames from
-    different sources in any order. Whatever the order, every share is summed in the same order, so
-    that a second run gives the same bits.
+    The engine applies effects in order. Frames from one source arrive in the order sent; frames
+    from different sources in any order. Whatever the order, every share is summed in the same
+    order, so that a second run gives the same bits.
     """
 
     @property
@@ -76,7 +76,7 @@ class Reducer(Protocol):
         ...
 
     def receive(self, frame: Frame) -> list[Effect]:
-        """What to do now that this frame is here. Raises ProtocolError where it has no place."""
+        """What to do now that a frame is here. Raises ProtocolError where it has no place."""
         ...
 
 

@@ -1,7 +1,8 @@
 """The ring all-reduce: reduce-scatter, then all-gather, with the next neighbour only.
 
-Every node sends 2(M-1)/M of the chunk, which is the least possible, in 2(M-1) hops. Patarasuk and
-Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69 (2009).
+Every node sends 2(M-1)/M of the chunk, which is the least possible, in 2(M-1) hops. Patarasuk
+and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69
+(2009).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from gradwire_server.reduce.effects import (
 class Ring:
     """The share received at step s is the one sent at step s+1.
 
-    The first M-1 steps add, the others store. Share i is summed in the order i, i+1, ... around the
-    ring, and finished by node i-1.
+    The first M-1 steps add, the others store. Share i is summed in the order i, i+1, ... around
+    the ring, and finished by node i-1.
     """
 
     def __init__(self, node: int, nodes: int) -> None:

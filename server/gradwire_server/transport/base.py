@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from gradwire_proto.v1 import aggregator_pb2, peer_pb2
-from gradwire_server.round import Key, Spec
+if TYPE_CHECKING:
+    from gradwire_proto.v1 import aggregator_pb2, peer_pb2
+    from gradwire_server.round import Key, Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Receiver(Protocol):
     """Who is told what arrives. Called on the event loop; must not block."""
 
     def receive(self, source: int, message: Message) -> None:
-        """A message from a node; messages of one node come in the order in which it sent them."""
+        """A message from a node; those of one node come in the order in which it sent them."""
         ...
 
     def lost(self, source: int, reason: str) -> None:
@@ -59,8 +60,9 @@ class Transport(Protocol):
     async def send(self, target: int, message: Message) -> None:
         """Deliver a message, in order per target, and return once its payload may be reused.
 
-        A caller that is cancelled may reuse the payload at once: the message is then either sent
-        whole or not at all. Returns without sending where the link is lost; Receiver.lost says so.
+        A caller that is cancelled may reuse the payload at once: the message is then either
+        sent whole or not at all. Returns without sending where the link is lost; Receiver.lost
+        says so.
         """
         ...
 

@@ -1,11 +1,11 @@
-"""Links over gRPC: one bidirectional stream a pair of nodes, opened by the node of lower index."""
+"""Links over gRPC: one stream a pair of nodes, opened by the node of lower index."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -13,11 +13,13 @@ from gradwire_proto import PROTOCOL, wire
 from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_proto.v1 import tensor_pb2
 from gradwire_server.errors import LostError, ProtocolError
-from gradwire_server.group import Group
-from gradwire_server.metrics import Metrics
 from gradwire_server.round import Key
 from gradwire_server.seat import read_spec
 from gradwire_server.transport.base import Abort, Left, Message, Part, Receiver
+
+if TYPE_CHECKING:
+    from gradwire_server.group import Group
+    from gradwire_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +42,26 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
-_BROKEN = (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
+_BROKEN = (
+    grpc.RpcError,
+    grpc.aio.InternalError,
+    grpc.aio.UsageError,
+    asyncio.InvalidStateError,
+)
 
 Read = Callable[[], Awaitable[Any]]
 Write = Callable[[bytes], Awaitable[None]]
 
 
 class _Link:
-    """One stream. Writes in order, from a task of its own, so that a cancelled send can't end it."""
+    """One stream, written in order by a task of its own: a cancelled write would end it."""
 
     def __init__(self, write: Write, count: Callable[[str, int], None]) -> None:
         self._write = write
         self._count = count
-        self._queue: asyncio.Queue[tuple[Message | None, asyncio.Future[None]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Message | None, asyncio.Future[None]]] = (
+            asyncio.Queue()
+        )
         self._writer = asyncio.create_task(self._pump())
         self.up = True
         self.sent_bytes = 0
@@ -61,7 +70,8 @@ class _Link:
     async def send(self, message: Message | None) -> None:
         """See Transport.send; None says goodbye.
 
-        The queue has no bound of its own: chunks in flight have one, and each is queued once a hop.
+        The queue has no bound of its own: chunks in flight have one, and each is queued once a
+        hop.
         """
         if self.up:
             written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -115,14 +125,14 @@ class GrpcTransport:
         self._links: dict[int, _Link] = {}
         self._parted: set[int] = set()
         self._changed = asyncio.Event()
-        self._dials: list[asyncio.Task[None]] = []
+        self._dials: dict[int, asyncio.Task[None]] = {}
         self._trouble: dict[int, str] = {}
         self._closing = False
 
     def dial(self) -> None:
         """Open the streams that are this node's to open, and keep trying."""
         higher = [peer for peer in self._group.peers if peer > self._group.node]
-        self._dials = [asyncio.create_task(self._dial(peer)) for peer in higher]
+        self._dials = {peer: asyncio.create_task(self._dial(peer)) for peer in higher}
 
     async def linked(self, timeout_seconds: float) -> None:
         """Return once all nodes are linked; raise LostError, with what is in the way, if not.
@@ -168,9 +178,14 @@ class GrpcTransport:
                 await asyncio.gather(*(link.send(None) for link in self._links.values()))
         except TimeoutError:
             log.info("a peer did not take its goodbye")
-        for task in self._dials:
+        # The other side ends the stream once it has read the goodbye; before that, a cancelled
+        # call could overtake it.
+        linked = [self._dials[peer] for peer in self._links if peer in self._dials]
+        if linked:
+            await asyncio.wait(linked, timeout=GOODBYE_SECONDS)
+        for task in self._dials.values():
             task.cancel()
-        await asyncio.gather(*self._dials, return_exceptions=True)
+        await asyncio.gather(*self._dials.values(), return_exceptions=True)
         for link in self._links.values():
             link.close()
 
@@ -188,7 +203,7 @@ class GrpcTransport:
         address = self._group.picture.nodes[peer].address
         async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
             while not self._closing:
-                call = channel.stream_stream(METHOD)()
+                call: Any = channel.stream_stream(METHOD)()
                 try:
                     await call.write(_hello(self._group, self._chunk_bytes))
                     first = await call.read()

@@ -1,7 +1,8 @@
 """Links inside one process, for tests: the strictest transport, not the kindest.
 
-It buffers nothing: `send` returns only when the other side has taken the message, one event loop
-turn later at the soonest. An engine that waits for a send before it reads would lock up here.
+It buffers nothing: `send` returns only when the other side has taken the message, one event
+loop turn later at the soonest. An engine that waits for a send before it reads would lock up
+here.
 """
 
 from __future__ import annotations

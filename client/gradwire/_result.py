@@ -1,0 +1,68 @@
+"""The future of a collective, resolved where that can't lock up."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESOLVERS = 64
+"""Futures whose callbacks may wait at the same time."""
+
+
+class Result(torch.futures.Future[torch.Tensor]):
+    """A torch future that knows whether anything is chained to it.
+
+    What a user chains may itself wait for a collective (PowerSGD does), so it must not run on
+    the thread that listens for results: then a pool resolves the future, whose threads may all
+    wait. A future that somebody merely waits for is resolved on the spot, which is 0.2 ms
+    faster.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._settling = threading.Lock()
+        self._chained = False
+
+    def then(self, callback: Callable[..., Any]) -> torch.futures.Future[Any]:
+        """See torch.futures.Future."""
+        with self._settling:
+            self._chained = True
+        return super().then(callback)
+
+    def add_done_callback(self, callback: Callable[..., Any]) -> None:
+        """See torch.futures.Future."""
+        with self._settling:
+            self._chained = True
+        super().add_done_callback(callback)
+
+    def settle(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
+        """Set the result that outcome returns, or the error that it is or raises."""
+        with self._settling:
+            if not self._chained:
+                self._set(outcome)
+                return
+        _resolvers().submit(self._set, outcome)
+
+    def _set(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
+        if isinstance(outcome, Exception):
+            self.set_exception(outcome)  # type: ignore[arg-type]  # torch's hint is wrong
+            return
+        try:
+            tensor = outcome()
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
+            self.set_exception(error)  # type: ignore[arg-type]  # as above
+        else:
+            self.set_result(tensor)
+
+
+@cache
+def _resolvers() -> ThreadPoolExecutor:
+    """A pool that grows when all its threads wait."""
+    return ThreadPoolExecutor(RESOLVERS, "gradwire-resolve")

@@ -1,0 +1,171 @@
+"""The `gradwire` command: flags only. Each command lives in a module of its name.
+
+Those modules are imported by the command that needs them, so that `gradwire --help` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Gradient aggregation for PyTorch DDP: one daemon per node.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 all is well, 1 a finding or failure, 2 wrong usage."""
+    app()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gradwire {metadata.version('gradwire')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it."),
+    ] = False,
+) -> None:
+    """Options that stand before a command."""
+
+
+# The flags of `serve` are strings, whatever they mean, and have no defaults: the daemon's
+# settings validate flags, environment and file together, and list all mistakes at once.
+@app.command()
+def serve(  # noqa: PLR0913 - one parameter for each flag
+    *,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the other daemons connect.")
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="HOST[:PORT]", help="What they are told instead of --listen."),
+    ] = None,
+    socket: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Unix socket for this node's ranks.")
+    ] = None,
+    metrics_listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Metrics page; empty for none.")
+    ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Serve other hosts without authentication."),
+    ] = None,
+    shm_dir: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Where shared memory lies.")
+    ] = None,
+    slots: Annotated[
+        str | None, typer.Option(metavar="N", help="Chunks a rank may have in flight.")
+    ] = None,
+    chunk_bytes: Annotated[
+        str | None, typer.Option(metavar="N", help="Size of a chunk, equal on all daemons.")
+    ] = None,
+    kernel_threads: Annotated[
+        str | None, typer.Option(metavar="N", help="Threads that add; 0 for one per core.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAME", help="auto, ring, tree or direct.")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="TOML file with any of these settings.")
+    ] = None,
+) -> None:
+    """Run this node's daemon. Each flag may also be a GRADWIRE_* variable or in the file."""
+    from gradwire_ops import serve as command
+
+    flags = {
+        "listen": listen,
+        "advertise": advertise,
+        "socket": socket,
+        "metrics_listen": metrics_listen,
+        "insecure": insecure,
+        "shm_dir": shm_dir,
+        "slots": slots,
+        "chunk_bytes": chunk_bytes,
+        "kernel_threads": kernel_threads,
+        "schedule": schedule,
+        "log_level": log_level,
+        "config": config,
+    }
+    raise typer.Exit(command.run(flags))
+
+
+@app.command()
+def demo(
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 8,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Train on handwritten digits over two nodes with two ranks each, and compare with gloo."""
+    from gradwire_ops import demo as command
+
+    raise typer.Exit(command.run(epochs, as_json=json))
+
+
+# Strings for the same reason as those of `serve`.
+@app.command()
+def bench(  # noqa: PLR0913 - one parameter for each flag
+    *,
+    sizes: Annotated[
+        str | None, typer.Option(metavar="SIZE,...", help="[default: 4KiB to 64MiB]")
+    ] = None,
+    nodes: Annotated[str, typer.Option(metavar="N", help="Daemons, on loopback.")] = "1",
+    ranks_per_node: Annotated[str, typer.Option(metavar="N", help="Ranks of each.")] = "2",
+    repeat: Annotated[
+        str, typer.Option(metavar="N", help="Rounds of each size; the median counts.")
+    ] = "7",
+    dtype: Annotated[
+        str, typer.Option(metavar="NAME", help="Type of the elements.")
+    ] = "float32",
+    op: Annotated[
+        str, typer.Option(metavar="NAME", help="sum, mean, min, max or product.")
+    ] = "sum",
+    schedule: Annotated[
+        str, typer.Option(metavar="NAME", help="auto, ring, tree or direct.")
+    ] = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Time all-reduces of many sizes, ours beside gloo in the same run."""
+    from gradwire_ops import bench as command
+    from gradwire_ops.bench_plan import DEFAULT_SIZES, PlanFlags
+
+    flags = PlanFlags(
+        sizes=sizes or DEFAULT_SIZES,
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        repeat=repeat,
+        dtype=dtype,
+        op=op,
+        schedule=schedule,
+    )
+    raise typer.Exit(command.run(flags, as_json=json))
+
+
+@app.command()
+def status(
+    daemon: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="unix:/PATH or HOST:PORT. Default: GRADWIRE_DAEMON, then the usual sockets.",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Ask a daemon for its jobs, ranks, rounds and links."""
+    from gradwire_ops import status as command
+
+    raise typer.Exit(command.run(daemon, as_json=json))

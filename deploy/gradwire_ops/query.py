@@ -1,0 +1,45 @@
+"""Asks a daemon a question over gRPC."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import grpc
+
+from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_proto.v1.aggregator_pb2_grpc import AggregatorStub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ANSWER_SECONDS = 5.0
+
+# A proxy in the environment would be asked even for 127.0.0.1.
+_OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+
+
+class UnreachableError(Exception):
+    """No daemon answers there; the text has the address and gRPC's reason."""
+
+
+def describe(address: str, seconds: float = ANSWER_SECONDS) -> pb.DescribeResponse:
+    """Who the daemon at this address is. Raises UnreachableError."""
+    with _stub(address) as stub:
+        return stub.Describe(pb.DescribeRequest(), timeout=seconds)
+
+
+def status(address: str, seconds: float = ANSWER_SECONDS) -> pb.StatusResponse:
+    """What the daemon at this address is doing. Raises UnreachableError."""
+    with _stub(address) as stub:
+        return stub.Status(pb.StatusRequest(), timeout=seconds)
+
+
+@contextmanager
+def _stub(address: str) -> Iterator[AggregatorStub]:
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        try:
+            yield AggregatorStub(channel)
+        except grpc.RpcError as error:
+            reason = error.details() if isinstance(error, grpc.Call) else str(error)
+            raise UnreachableError(f"no daemon answers at {address}: {reason}") from error

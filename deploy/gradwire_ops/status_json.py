@@ -1,0 +1,69 @@
+"""The shape of `gradwire status --json`: the messages' own names, numbers as numbers. Pure.
+
+Not protobuf's JSON mapping, which writes 64-bit numbers as strings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradwire_proto.v1 import aggregator_pb2 as pb
+
+
+def to_dict(answer: pb.StatusResponse) -> dict[str, object]:
+    """All of a daemon's answer."""
+    return {
+        "version": answer.version,
+        "node_id": answer.node_id,
+        "address": answer.address,
+        "socket": answer.socket,
+        "metrics": answer.metrics,
+        "uptime_seconds": answer.uptime.seconds + answer.uptime.nanos / 1e9,
+        "jobs": [_job(job) for job in answer.jobs],
+    }
+
+
+def _job(job: pb.JobStatus) -> dict[str, object]:
+    return {
+        "generation": job.generation,
+        "world_size": job.world_size,
+        "node": job.node,
+        "nodes": [_node(node) for node in job.nodes],
+        "ranks": [_rank(rank) for rank in job.ranks],
+        "links": [_link(link) for link in job.links],
+        "rounds_done": job.rounds_done,
+        "rounds_open": job.rounds_open,
+        "rounds_failed": job.rounds_failed,
+        "failure": job.failure,
+    }
+
+
+def _node(node: pb.Node) -> dict[str, object]:
+    return {
+        "id": node.id,
+        "address": node.address,
+        "host": node.host,
+        "ranks": list(node.ranks),
+    }
+
+
+def _rank(rank: pb.RankStatus) -> dict[str, object]:
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "pid": rank.pid,
+        "joined": rank.joined,
+        "path": rank.path,
+        "sequences": rank.sequences,
+    }
+
+
+def _link(link: pb.LinkStatus) -> dict[str, object]:
+    return {
+        "node": link.node,
+        "address": link.address,
+        "connected": link.connected,
+        "bytes_sent": link.bytes_sent,
+        "bytes_received": link.bytes_received,
+    }
