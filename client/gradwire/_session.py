@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 SILENCE_GRACE_SECONDS = 5.0
 """The daemon itself says who is late; one that is silent for so much longer is stuck."""
 
+STUCK_SECONDS = 0.5
+"""A listener that resolves one future for so long is replaced; looked at once a second."""
+
 _ERRORS: dict[pb.Failure.Kind, type[AggregationError]] = {
     pb.Failure.KIND_MISMATCH: MismatchError,
     pb.Failure.KIND_TIMEOUT: RoundTimeoutError,
@@ -106,8 +109,9 @@ class Session:
         self._process = os.getpid()
         self._heard = time.monotonic()
         self._stats = SessionStats(0, 0, 0.0)
-        for name, work in (("mover", self._move), ("listener", self._listen)):
-            threading.Thread(target=work, name=f"gradwire-{name}", daemon=True).start()
+        self._resolving_since: float | None = None
+        threading.Thread(target=self._move, name="gradwire-mover", daemon=True).start()
+        self._start_listener()
 
     # -- what a training script calls
 
@@ -232,6 +236,7 @@ class Session:
                     return
             self._pump()
             self._check_silence()
+            self._check_listener()
 
     def _can_send(self) -> bool:
         return not self._pumping and bool(self._queue) and self._slots[self._turn] is None
@@ -278,8 +283,25 @@ class Session:
 
     # -- results out
 
+    def _start_listener(self) -> None:
+        self._resolving_since = None
+        self._listener = threading.Thread(
+            target=self._listen, name="gradwire-listener", daemon=True
+        )
+        self._listener.start()
+
+    def _check_listener(self) -> None:
+        """Replace a listener that hangs in what somebody chained to a future.
+
+        Result keeps such callbacks off this thread, but can't see those that C++ code chains, as
+        torch.futures.collect_all does. The callback may wait for a result that is yet to come.
+        """
+        since = self._resolving_since
+        if since is not None and time.monotonic() - since > STUCK_SECONDS:
+            self._start_listener()
+
     def _listen(self) -> None:
-        while True:
+        while self._listener is threading.current_thread():
             try:
                 response, payload = self._line.receive()
                 self._heard = time.monotonic()
@@ -339,7 +361,12 @@ class Session:
                 stats.bytes_in + collective.data.nbytes,
                 stats.seconds_waiting + time.monotonic() - collective.since,
             )
+        listening = self._listener is threading.current_thread()
+        if listening:
+            self._resolving_since = time.monotonic()
         collective.future.settle(collective.finish if error is None else error)
+        if listening and self._listener is threading.current_thread():
+            self._resolving_since = None
 
     # -- the end
 

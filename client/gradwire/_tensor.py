@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -40,17 +41,25 @@ def as_bytes(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], torch.Tensor]]:
             target.copy_(torch.view_as_complex(compact) if target.is_complex() else compact)
         return tensor
 
-    return compact.view(-1).view(torch.uint8).numpy(), finish
+    # An empty tensor may have any stride, and be contiguous all the same.
+    flat = compact.view(-1) if compact.numel() else compact.new_empty(0)
+    return flat.view(torch.uint8).numpy(), finish
 
 
 def describe(tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float) -> pb.Spec:
     """What this rank brings. Raises TypeError or ValueError for what can't be reduced."""
     _check(tensor, op, weight)
     elements = tensor.numel() * (2 if tensor.is_complex() else 1)
-    real = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
+    return _spec(OPS[op], tensor.dtype, elements, tuple(shapes))
+
+
+@lru_cache(maxsize=1024)
+def _spec(op: pb.Op, dtype: torch.dtype, elements: int, shapes: tuple[Shape, ...]) -> pb.Spec:
+    """The same few buckets come again in every step. Nobody writes to what this returns."""
+    real = dtype.to_real() if dtype.is_complex else dtype
     text = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
     return pb.Spec(
-        op=OPS[op],
+        op=op,
         dtype=BY_NAME[_name(real)],
         elements=elements,
         shape_digest=zlib.crc32(text.encode()),
@@ -77,7 +86,9 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
         raise TypeError(f"op {op} has no meaning for {tensor.dtype}; expected sum or mean")
     real = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
     if _name(real) not in BY_NAME:
-        raise TypeError(f"can't reduce {tensor.dtype}; expected one of {', '.join(BY_NAME)}")
+        raise TypeError(
+            f"can't reduce {tensor.dtype} with op {op}; expected one of {', '.join(BY_NAME)}"
+        )
     if not 0 < weight < float("inf"):
         raise ValueError(f"expected a weight above 0, got {weight}")
     if weight != 1.0 and (op != "mean" or DTYPES[BY_NAME[_name(real)]].is_integer):

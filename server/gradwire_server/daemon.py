@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
 from gradwire_server import shared_memory
+from gradwire_server.allocator import keep_memory
 from gradwire_server.doorbell import Doorbell
 from gradwire_server.engine import Terms
 from gradwire_server.errors import StartError, StoppingError
@@ -62,6 +63,7 @@ def run(settings: Settings) -> int:
         level=settings.log_level.upper(),
         format="%(asctime)s gradwire %(levelname)s %(message)s",
     )
+    keep_memory()
     try:
         uvloop.run(_serve(settings))
     except StartError as error:

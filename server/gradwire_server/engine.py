@@ -44,6 +44,8 @@ PEER_GRACE_SECONDS = 1.0
 CLOSE_SECONDS = 2.0
 """How long a peer that takes nothing may hold up the end of a job."""
 
+_OPS = frozenset(pb.Op.values()) - {pb.OP_UNSPECIFIED}
+
 _SENDER = -1
 """Reads a result like a rank, until all that others need of it has been sent."""
 
@@ -136,7 +138,7 @@ class Engine:
         except ReductionError as error:
             self.fail_round(key.sequence, error)
             return
-        self._metrics.local_bytes.labels(direction="in").inc(size)
+        self._metrics.bytes_in.inc(size)
         if not round_.missing:
             execution = Execution(round_, size, self._workplace, self._transport)
             self._running[key] = execution
@@ -145,7 +147,7 @@ class Engine:
     def _admit(self, rank: int, key: Key, contribution: Contribution) -> int:
         """Bytes of the chunk; raises where the rank breaks the rules or others are gone."""
         spec = contribution.spec
-        if spec.dtype not in DTYPES or spec.op not in pb.Op.values()[1:]:
+        if spec.dtype not in DTYPES or spec.op not in _OPS:
             raise ProtocolError(f"rank {rank} brought an op or dtype that is not known: {spec}")
         if spec.op == pb.OP_MEAN and not 0 < contribution.weight < float("inf"):
             raise ProtocolError(
@@ -255,10 +257,7 @@ class Engine:
             self._free(slot, published)
         if published:
             self.done += 1
-            self._metrics.rounds.labels(schedule=execution.name).inc()
-            self._metrics.round_seconds.labels(schedule=execution.name).observe(
-                self._clock() - began
-            )
+            self._metrics.round_done(execution.name, self._clock() - began)
 
     async def _take_result(self) -> int:
         while (slot := self._results.take()) is None:
@@ -286,7 +285,7 @@ class Engine:
             if round_.contributions[rank].payload is None
         }
         self._results.publish(slot, {_SENDER: slot, **readers})
-        self._metrics.local_bytes.labels(direction="out").inc(execution.size * len(present))
+        self._metrics.bytes_out.inc(execution.size * len(present))
 
     # -- failure
 

@@ -104,7 +104,8 @@ class Job:
 
     def result(self, rank: int, key: Key, slot: int, result: memoryview) -> None:
         """See engine.Ranks."""
-        self._seats[rank].result(key, slot, result)
+        if rank in self._seats:
+            self._seats[rank].result(key, slot, result)
 
     def failed(self, rank: int, sequence: int, failure: pb.Failure) -> None:
         """See engine.Ranks."""

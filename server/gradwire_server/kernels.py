@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
+AUTO = -1
+"""Threads for sums: as many as the machine has cores to spare."""
+
+KEPT_CORES = 2
+"""Cores for the event loop and the ranks. On fewer than three, threads only fight over the GIL
+with the loop, which adds faster by itself."""
+
+MOST_THREADS = 8
+
 INLINE_BYTES = 256 * 1024
 """Work on fewer bytes costs less than handing it to a thread and waking up again."""
 
@@ -38,21 +47,25 @@ LONE_INLINE_BYTES = 16 << 20
 BLOCK_ELEMENTS = 128 * 1024
 """The running sum of a block stays in the cache while the ranks' tensors stream past it."""
 
-# Payloads that arrive are bytes, which torch would rather have writable; they are only read.
-warnings.filterwarnings("ignore", message="The given buffer is not writable")
+_ADDING = (pb.OP_SUM, pb.OP_MEAN)
+
+# Payloads that arrive are bytes, which torch would rather have writable; they are only read. It
+# says so once a process: here, where nobody hears it, whatever filters are set later.
+with warnings.catch_warnings(action="ignore"):
+    torch.frombuffer(b"\0", dtype=torch.uint8)
 
 
 class Kernels:
     """Runs arithmetic off the event loop where that pays."""
 
-    def __init__(self, threads: int = 0) -> None:
+    def __init__(self, threads: int = AUTO) -> None:
         # One chunk, one thread: chunks are many, and torch's own pool would fight ours.
         torch.set_num_threads(1)
         self.rounds = 0
         """Rounds in hand; kept by whoever runs them."""
-        self._pool = ThreadPoolExecutor(
-            threads or len(os.sched_getaffinity(0)), thread_name_prefix="gradwire-kernel"
-        )
+        if threads == AUTO:
+            threads = min(MOST_THREADS, len(os.sched_getaffinity(0)) - KEPT_CORES)
+        self._pool = ThreadPoolExecutor(threads, "gradwire-kernel") if threads > 0 else None
 
     async def run(
         self, size: int, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs
@@ -62,7 +75,8 @@ class Kernels:
 
         A cancelled caller waits for it: only then may the buffers be used for something else.
         """
-        if size <= (INLINE_BYTES if self.rounds > 1 else LONE_INLINE_BYTES):
+        inline = size <= (INLINE_BYTES if self.rounds > 1 else LONE_INLINE_BYTES)
+        if inline or self._pool is None:
             work(*args, **kwargs)
             return
         running = asyncio.get_running_loop().run_in_executor(
@@ -76,7 +90,8 @@ class Kernels:
 
     def close(self) -> None:
         """Stop the threads; running work ends first."""
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
 
 
 class ChunkSum:
@@ -171,14 +186,23 @@ class ChunkSum:
     def _add_block(
         self, total: torch.Tensor, inputs: list[torch.Tensor], factors: list[float]
     ) -> None:
-        first, factor = inputs[0], factors[0]
-        if factor == 1.0:
+        first, factor, others = inputs[0], factors[0], inputs[1:]
+        if self._op in _ADDING and factor == 1.0 and others and first.dtype == total.dtype:
+            # Two at once: one pass over the memory less.
+            torch.add(
+                first,
+                others[0],
+                alpha=factors[1] if total.dtype.is_floating_point else 1,
+                out=total,
+            )
+            others, factors = others[1:], factors[1:]
+        elif factor == 1.0:
             total.copy_(first)
         elif first.dtype == total.dtype:
             torch.mul(first, factor, out=total)
         else:
             total.copy_(first).mul_(factor)
-        for other, factor in zip(inputs[1:], factors[1:], strict=True):
+        for other, factor in zip(others, factors[1:], strict=True):
             self._combine(total, other, factor)
 
     def _combine(self, total: torch.Tensor, other: torch.Tensor, factor: float) -> None:

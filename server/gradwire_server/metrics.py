@@ -19,6 +19,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
         self.registry = registry
+        self._schedules: dict[str, tuple[Counter, Histogram]] = {}
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
         build = Info("gradwire_build", "The running daemon.", registry=registry)
@@ -48,6 +49,9 @@ class Metrics:
             ["direction"],
             registry=registry,
         )
+        # Looking a label up costs more than adding to it; these are added to for every chunk.
+        self.bytes_in = self.local_bytes.labels(direction="in")
+        self.bytes_out = self.local_bytes.labels(direction="out")
         self.ranks_joined = Gauge(
             "gradwire_ranks_joined", "Ranks that have a seat now.", registry=registry
         )
@@ -60,3 +64,14 @@ class Metrics:
             "Rounds that wait longer than the warning period.",
             registry=registry,
         )
+
+    def round_done(self, schedule: str, seconds: float) -> None:
+        """Count a round."""
+        if schedule not in self._schedules:
+            self._schedules[schedule] = (
+                self.rounds.labels(schedule=schedule),
+                self.round_seconds.labels(schedule=schedule),
+            )
+        count, duration = self._schedules[schedule]
+        count.inc()
+        duration.observe(seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import tempfile
 import tomllib
@@ -48,8 +49,8 @@ class Settings(BaseSettings):
     """Chunks a rank may have in flight."""
     chunk_bytes: int = Field(2 << 20, ge=4096, le=4 << 20)
     """Size of a chunk; equal on all daemons of a job."""
-    kernel_threads: int = Field(0, ge=0, le=1024)
-    """Threads for sums; 0: as many as there are cores."""
+    kernel_threads: int = Field(-1, ge=-1, le=1024)
+    """Threads for sums; 0: the event loop adds by itself; -1: cores to spare, at most 8."""
     schedule: Literal["auto", "ring", "tree", "direct"] = "auto"
     """How chunks travel; equal on all daemons of a job."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -77,8 +78,8 @@ class Settings(BaseSettings):
 
     @field_validator("listen", "metrics_listen")
     @classmethod
-    def _is_address(cls, value: str) -> str:
-        if value:
+    def _is_address(cls, value: str, field: ValidationInfo) -> str:
+        if value or field.field_name == "listen":
             split_address(value)
         return value
 
@@ -152,7 +153,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     """Whether nobody on another host can reach this address."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _read_file(file: object) -> dict[str, Any]:

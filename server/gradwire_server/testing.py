@@ -1,4 +1,4 @@
-"""Fakes for tests, ours and those of whoever writes a schedule or a transport. Ships in the wheel."""
+"""Fakes for tests: ours, and those of whoever writes a schedule or a transport."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import operator
 import random
 import selectors
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, assert_never
 
 from gradwire_server.errors import ProtocolError
@@ -25,8 +26,8 @@ class Simulation(Generic[V]):
     """All nodes' reducers over a lossless network, in one thread.
 
     Delivery is shuffled, from the seed, across sources; frames of one source to one target keep
-    their order. Nodes start at shuffled times, too, and hear nothing before. `sums[node][share]` are
-    values of any kind; `add` and `finish` return new ones.
+    their order. Nodes start at shuffled times, too, and hear nothing before.
+    `sums[node][share]` are values of any kind; `add` and `finish` return new ones.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Simulation(Generic[V]):
         self._payloads: list[dict[Frame, V]] = [{} for _ in reducers]
 
     def run(self) -> list[list[V]]:
-        """Every node's final shares. Raises ProtocolError where the schedule breaks its promises."""
+        """Every node's final shares. Raises ProtocolError where a schedule breaks a promise."""
         while moves := self._moves():
             self._random.choice(moves)()
         undone = [node for node, said in enumerate(self.effects) if said[-1:] != [Done()]]
@@ -58,9 +59,9 @@ class Simulation(Generic[V]):
         return self.sums
 
     def _moves(self) -> list[Callable[[], None]]:
-        starts = [lambda node=node: self._start(node) for node in sorted(self._waiting)]
+        starts = [partial(self._start, node) for node in sorted(self._waiting)]
         deliveries = [
-            lambda link=link: self._deliver(*link)
+            partial(self._deliver, *link)
             for link, queue in self._links.items()
             if queue and link[1] not in self._waiting
         ]
@@ -107,8 +108,8 @@ class Simulation(Generic[V]):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock jumps to the next timer when there is nothing else to do.
 
-    A minute's timeout passes at once, and after everything that could still have happened. Not for
-    work in threads or on sockets: the clock would not wait for it.
+    A minute's timeout passes at once, and after everything that could still have happened. Not
+    for work in threads or on sockets: the clock would not wait for it.
     """
 
     def __init__(self) -> None:
@@ -132,10 +133,15 @@ class _JumpingSelector(selectors.DefaultSelector):
         return ready
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run in virtual time; fails where the coroutine has not ended after an hour of it.
+async def virtual_seconds(seconds: float) -> None:
+    """Let this much time pass, if the loop is one of virtual time."""
+    await asyncio.sleep(seconds)
 
-    Raises ResourceWarning's opposite number, an AssertionError, where tasks are left behind.
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run in virtual time; raises TimeoutError after an hour of it.
+
+    Raises AssertionError, too, where the coroutine leaves tasks behind.
     """
 
     async def bounded() -> T:
