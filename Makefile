@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 # Where else to look for torch. The default spares those without a GPU the CUDA libraries; name the
-# index of your CUDA build instead, or leave it empty to ask only what pip is configured for.
+# index of your CUDA build instead, or leave it empty to ask only what pip is configured for. It is
+# asked for torch alone: where it can't be reached, that costs a few seconds and no more.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Options handed on to pytest, `gradwire demo` and `gradwire bench`.
 ARGS ?=
@@ -30,7 +31,7 @@ $(READY): pyproject.toml constraints.txt
 	  echo "On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade pip
-	$(PIP) install --constraint constraints.txt $(if $(strip $(TORCH_INDEX)),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP) install --no-deps --constraint constraints.txt $(if $(strip $(TORCH_INDEX)),--extra-index-url $(TORCH_INDEX)) torch
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,demo]'
 	@touch $@
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
         RoundTimeoutError,
     )
     from gradwire._hook import allreduce_hook
-    from gradwire._session import Session, SessionStats
+    from gradwire._pipeline import SessionStats
+    from gradwire._session import Session
 
 __all__ = [
     "AggregationError",
@@ -39,7 +40,7 @@ _HOMES = {
     "connect": "_connect",
     "allreduce_hook": "_hook",
     "Session": "_session",
-    "SessionStats": "_session",
+    "SessionStats": "_pipeline",
 }
 
 

@@ -35,6 +35,8 @@ class Line(Protocol):
 
     path: str
     """How tensors travel: "shared_memory" or "stream"."""
+    daemon: str
+    """The daemon at the other end, in words."""
 
     def send(self, request: pb.ReduceRequest, payload: memoryview | None) -> None:
         """Hand a request over, with its chunk where that lies in no arena. Does not wait.
@@ -107,7 +109,7 @@ class Doorbell:
 
     def __init__(self, doorbell: str, seat: str, address: str) -> None:
         """Raises OSError where the socket can't be reached from here."""
-        self._address = address
+        self.daemon = f"the daemon at {address}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.connect(doorbell)
@@ -143,7 +145,7 @@ class Doorbell:
             self._socket.close()
 
     def _lost(self) -> LostError:
-        return LostError(f"the daemon at {self._address} is gone: it closed the connection")
+        return LostError(f"{self.daemon} is gone: it closed the connection")
 
 
 class Stream:
@@ -152,7 +154,7 @@ class Stream:
     path = "stream"
 
     def __init__(self, method: Callable[..., Any], seat: str, address: str) -> None:
-        self._address = address
+        self.daemon = f"the daemon at {address}"
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._requests.put(pb.ReduceRequest(seat=seat).SerializeToString())
         self._call = method(self._outgoing())
@@ -181,7 +183,7 @@ class Stream:
 
     def _lost(self, error: object) -> LostError:
         reason = _details(error) if isinstance(error, grpc.RpcError) else "its stream ended"
-        return LostError(f"the daemon at {self._address} is gone: {reason}")
+        return LostError(f"{self.daemon} is gone: {reason}")
 
 
 def _details(error: object) -> str:

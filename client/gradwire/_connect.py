@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gradwire import _embedded
 from gradwire._channel import Daemon, Doorbell, Line
 from gradwire._errors import ConnectError
+from gradwire._pipeline import Pipeline, Terms
 from gradwire._rendezvous import Meeting, Picture, find_store
 from gradwire._session import Place, Session
 from gradwire._settings import Settings, load
@@ -148,16 +149,15 @@ def _sit_down(
         nodes=len(picture.nodes),
         generation=picture.generation,
         daemon=daemon.address,
-        chunk_bytes=seat.chunk_bytes,
-        slots=seat.slots,
-        timeout=settings.timeout,
+        path=line.path,
     )
+    terms = Terms(seat.chunk_bytes, seat.slots, settings.timeout)
 
     def leave() -> None:
         daemon.leave(seat.seat)
         daemon.close()
 
-    session = Session(place, line, arena, leave)
+    session = Session(place, Pipeline(line, arena, terms), leave)
     atexit.register(session.close)
     return session
 

@@ -151,7 +151,9 @@ class Meeting:
         said = False
         while (left := end - time.monotonic()) > 0:
             try:
-                self._store.wait(keys, timedelta(seconds=min(left, PROGRESS_SECONDS)))
+                # Less than a millisecond would be none, which means for ever.
+                patience = max(min(left, PROGRESS_SECONDS), 0.001)
+                self._store.wait(keys, timedelta(seconds=patience))
             except (RuntimeError, ValueError):
                 if not said and left > PROGRESS_SECONDS:
                     log.warning("rank %d waits for %s", self._rank, what)

@@ -19,16 +19,21 @@ RESOLVERS = 64
 class Result(torch.futures.Future[torch.Tensor]):
     """A torch future that knows whether anything is chained to it.
 
-    What a user chains may itself wait for a collective (PowerSGD does), so it must not run on
-    the thread that listens for results: then a pool resolves the future, whose threads may all
-    wait. A future that somebody merely waits for is resolved on the spot, which is 0.2 ms
-    faster.
+    What a user chains may itself wait for a collective (PowerSGD does), so it should not run on
+    the thread that hears results: then a pool resolves the future, whose threads may all wait.
+    A future that somebody merely waits for is resolved on the spot, which is 0.2 ms faster.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hear: Callable[[Result], None]) -> None:
         super().__init__()
+        self._hear = hear
         self._settling = threading.Lock()
         self._chained = False
+
+    def wait(self) -> torch.Tensor:
+        """See torch.futures.Future. The caller itself listens for results meanwhile."""
+        self._hear(self)
+        return super().wait()
 
     def then(self, callback: Callable[..., Any]) -> torch.futures.Future[Any]:
         """See torch.futures.Future."""

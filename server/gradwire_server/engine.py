@@ -13,10 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
-from gradwire_proto.chunks import chunk_count, chunk_range
-from gradwire_proto.dtypes import DTYPES
 from gradwire_proto.v1 import aggregator_pb2, peer_pb2
-from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import (
     LateError,
     LostError,
@@ -41,10 +38,11 @@ log = logging.getLogger(__name__)
 PEER_GRACE_SECONDS = 1.0
 """A node whose ranks are complete waits this much longer: its peers know who is late."""
 
+MOST_OPEN_ROUNDS = 4096
+"""More than all slots of all ranks: a peer that begins more would only fill the memory."""
+
 CLOSE_SECONDS = 2.0
 """How long a peer that takes nothing may hold up the end of a job."""
-
-_OPS = frozenset(pb.Op.values()) - {pb.OP_UNSPECIFIED}
 
 _SENDER = -1
 """Reads a result like a rank, until all that others need of it has been sent."""
@@ -146,22 +144,11 @@ class Engine:
 
     def _admit(self, rank: int, key: Key, contribution: Contribution) -> int:
         """Bytes of the chunk; raises where the rank breaks the rules or others are gone."""
-        spec = contribution.spec
-        if spec.dtype not in DTYPES or spec.op not in _OPS:
-            raise ProtocolError(f"rank {rank} brought an op or dtype that is not known: {spec}")
-        if spec.op == pb.OP_MEAN and not 0 < contribution.weight < float("inf"):
-            raise ProtocolError(
-                f"rank {rank} brought weight {contribution.weight}, expected above 0"
-            )
-        whole = spec.elements * DTYPES[spec.dtype].itemsize
-        chunks = chunk_count(whole, self._terms.chunk_bytes)
-        if key.chunk >= chunks:
-            raise ProtocolError(f"rank {rank} brought chunk {key.chunk} of {chunks}")
-        self._rounds.advance(rank, key, final=key.chunk == chunks - 1)
+        size, final = contribution.extent(rank, key.chunk, self._terms.chunk_bytes)
+        self._rounds.advance(rank, key, final=final)
         self.group.check(key.sequence)
-        start, stop = chunk_range(key.chunk, whole, self._terms.chunk_bytes)
-        self._place(rank, contribution, stop - start)
-        return stop - start
+        self._place(rank, contribution, size)
+        return size
 
     def _place(self, rank: int, contribution: Contribution, size: int) -> None:
         if contribution.payload is None:
@@ -205,9 +192,17 @@ class Engine:
                 assert sequence is not None, "matched above"  # noqa: S101
                 self.fail_round(sequence, from_failure(failure), tell_peers=False)
             case Left(rank=rank, sequences=sequences):
-                self._departed(rank, sequences)
+                self._receive_left(source, rank, sequences)
             case _:
                 assert_never(message)
+
+    def _receive_left(self, source: int, rank: int, sequences: int) -> None:
+        if rank not in self.group.picture.nodes[source].ranks:
+            self.lost(
+                source, f"it broke the rules: rank {rank}, which it says left, is not its"
+            )
+            return
+        self._departed(rank, sequences)
 
     def lost(self, source: int, reason: str) -> None:
         """See transport.base.Receiver."""
@@ -236,6 +231,8 @@ class Engine:
             return
         if (execution := self._running.get(part.key)) is not None:
             execution.wake()
+        elif self.open_rounds > MOST_OPEN_ROUNDS:
+            self.lost(source, f"it broke the rules: it began over {MOST_OPEN_ROUNDS} rounds")
 
     # -- one round
 

@@ -164,8 +164,7 @@ class Execution:
     async def _apply(self, effect: Effect) -> None:
         match effect:
             case Send():
-                # A task, not an await: if every node sent before it received, a ring would lock
-                # up.
+                # A task, not an await: what arrives is added while this waits for the link.
                 self._sends.add(asyncio.create_task(self._send(effect)))
             case Add(frame=frame):
                 await self._add(frame)

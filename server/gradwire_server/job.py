@@ -123,6 +123,7 @@ class Job:
         for rank in list(self._seats):
             self._vacate(rank)
         self._watch.cancel()
+        await asyncio.gather(self._watch, return_exceptions=True)
         await self.engine.close()
         await self.transport.close()
         self.arena.close()

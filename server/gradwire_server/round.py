@@ -10,6 +10,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from gradwire_proto.chunks import chunk_count, chunk_range
+from gradwire_proto.dtypes import DTYPES, OPS
 from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import MismatchError, ProtocolError, ReductionError
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 P = TypeVar("P")
+
+_OPS = {op: name for name, op in OPS.items()}
 
 FAILURES_KEPT = 1024
 """Failed collectives that are remembered for ranks and frames that come late to them."""
@@ -42,8 +46,9 @@ class Spec:
     wire: pb.Wire = pb.WIRE_EXACT
 
     def __str__(self) -> str:
-        op = pb.Op.Name(self.op).removeprefix("OP_").lower()
-        dtype = pb.Dtype.Name(self.dtype).removeprefix("DTYPE_").lower()
+        # Anybody may send a number that has no name: that is to be told, not to fail on.
+        op = _OPS.get(self.op, f"op {self.op}")
+        dtype = DTYPES[self.dtype].name if self.dtype in DTYPES else f"dtype {self.dtype}"
         shapes = f" [{self.shapes}]" if self.shapes else ""
         return f"{op} of {self.elements} x {dtype}{shapes}"
 
@@ -56,6 +61,26 @@ class Contribution:
     weight: float
     slot: int
     payload: memoryview | None = None
+
+    def extent(self, rank: int, chunk: int, chunk_bytes: int) -> tuple[int, bool]:
+        """Bytes of this chunk of the tensor, and whether it is the last.
+
+        Raises ProtocolError for what nobody could reduce.
+        """
+        spec, weight = self.spec, self.weight
+        if spec.dtype not in DTYPES or spec.op not in _OPS:
+            raise ProtocolError(f"rank {rank} brought an op or dtype that is not known: {spec}")
+        info = DTYPES[spec.dtype]
+        fits = weight == 1.0 if info.is_integer else 0 < weight < float("inf")
+        if spec.op == pb.OP_MEAN and not fits:
+            expected = "1 for integers" if info.is_integer else "above 0"
+            raise ProtocolError(f"rank {rank} brought weight {weight}, expected {expected}")
+        whole = spec.elements * info.itemsize
+        chunks = chunk_count(whole, chunk_bytes)
+        if chunk >= chunks:
+            raise ProtocolError(f"rank {rank} brought chunk {chunk} of {chunks}")
+        start, stop = chunk_range(chunk, whole, chunk_bytes)
+        return stop - start, chunk == chunks - 1
 
 
 class Round(Generic[P]):

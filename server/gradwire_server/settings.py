@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     """Listen on other than loopback addresses though nobody is authenticated."""
     shm_dir: Path = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
     """Folder for the arenas, on a tmpfs."""
-    slots: int = Field(16, ge=2, le=1024)
+    slots: int = Field(8, ge=2, le=1024)
     """Chunks a rank may have in flight."""
     chunk_bytes: int = Field(2 << 20, ge=4096, le=4 << 20)
     """Size of a chunk; equal on all daemons of a job."""

@@ -1,8 +1,7 @@
-"""Links inside one process, for tests: the strictest transport, not the kindest.
+"""Links inside one process, for tests and simulations.
 
 It buffers nothing: `send` returns only when the other side has taken the message, one event
-loop turn later at the soonest. An engine that waits for a send before it reads would lock up
-here.
+loop turn later at the soonest, and the message has bytes of its own.
 """
 
 from __future__ import annotations

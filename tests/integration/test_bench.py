@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+TIMEOUT_SECONDS = 100
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gradwire_ops", "bench", "--repeat", "1", *arguments],
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def test_bench_prints_a_table_and_shows_progress_beside_it() -> None:
+    result = bench("--sizes", "4B,64KiB", "--dtype", "bfloat16")
+    assert result.returncode == 0, result.stderr
+    for word in ("4 B", "64 KiB", "local", "busbw", "speed-up"):
+        assert word in result.stdout
+    assert "64 KiB" in result.stderr
+
+
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_bench_prints_json_that_a_program_can_read(op: str) -> None:
+    layout = ("--nodes", "2", "--ranks-per-node", "1")
+    result = bench("--json", "--sizes", "1KiB,5MiB", "--op", op, *layout)
+    assert result.returncode == 0, result.stderr
+    small, large = json.loads(result.stdout)
+    assert (small["size_bytes"], large["size_bytes"]) == (1024, 5 << 20)
+    assert (small["schedule"], large["schedule"]) == ("direct", "ring")
+    for row in (small, large):
+        assert (row["nodes"], row["ranks_per_node"]) == (2, 1)
+        assert (row["wire"], row["transport"], row["dtype"]) == ("exact", "grpc", "float32")
+        ratio = row["gloo_seconds"] / row["seconds"]
+        assert row["speedup_vs_gloo"] == pytest.approx(ratio)

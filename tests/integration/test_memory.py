@@ -1,0 +1,107 @@
+"""A daemon's memory follows what is in flight, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+import torch
+
+from gradwire_ops.cluster import Cluster, cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gradwire import Session
+
+RunInThreads = Callable[..., list[None]]
+
+CHUNK_BYTES = 2 << 20
+SLOTS = 8
+ROUNDS = 10_000
+WARM_UP_ROUNDS = 2_000
+LEAK_BYTES = 2 << 20
+"""A leak of one small object a round would be more than this."""
+
+LARGE_BYTES = 256 << 20
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[Cluster]:
+    settings = {"GRADWIRE_CHUNK_BYTES": str(CHUNK_BYTES), "GRADWIRE_SLOTS": str(SLOTS)}
+    with cluster(2, settings) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def private_bytes(two_nodes: Cluster) -> Callable[[], int]:
+    """What the daemons have to themselves: resident, and not shared with the ranks."""
+    processes = [psutil.Process(daemon.pid) for daemon in two_nodes.daemons]
+
+    def measure() -> int:
+        return max(memory.rss - memory.shared for memory in map(_memory, processes))
+
+    return measure
+
+
+def _memory(process: psutil.Process) -> psutil._ntuples.pmem:
+    return process.memory_info()
+
+
+def test_ten_thousand_rounds_leave_nothing_behind(
+    two_nodes: Cluster,
+    private_bytes: Callable[[], int],
+    threads_over: Callable[[Sequence[str]], RunInThreads],
+) -> None:
+    sizes: list[int] = []
+
+    def work(session: Session) -> None:
+        tensor = torch.ones(16)
+        for round_ in range(ROUNDS):
+            session.all_reduce(tensor).wait()
+            if session.rank == 0 and round_ in (WARM_UP_ROUNDS, ROUNDS - 1):
+                sizes.append(private_bytes())
+
+    threads_over(two_nodes.addresses)((1, 1), work)
+    assert sizes[1] - sizes[0] < LEAK_BYTES
+
+
+def test_a_large_tensor_takes_no_more_than_three_times_what_is_in_flight(
+    two_nodes: Cluster,
+    private_bytes: Callable[[], int],
+    threads_over: Callable[[Sequence[str]], RunInThreads],
+) -> None:
+    before = private_bytes()
+    peaks = [before]
+
+    def work(session: Session) -> None:
+        tensor = torch.ones(LARGE_BYTES // 2, dtype=torch.bfloat16)
+        for _ in range(2):
+            future = session.all_reduce(tensor)
+            while session.rank == 0 and not future.done():
+                peaks.append(private_bytes())
+            future.wait()
+
+    threads_over(two_nodes.addresses)((1, 1), work)
+    in_flight = 2 * SLOTS * CHUNK_BYTES  # own chunks and the peer's
+    assert max(peaks) - before < 3 * in_flight
+
+
+def test_a_job_gives_its_memory_back(
+    two_nodes: Cluster,
+    private_bytes: Callable[[], int],
+    threads_over: Callable[[Sequence[str]], RunInThreads],
+) -> None:
+    def work(session: Session) -> None:
+        session.all_reduce(torch.ones(1 << 20)).wait()
+
+    run = partial(threads_over(two_nodes.addresses), (1, 1), work)
+    for _ in range(3):
+        run()
+    before = private_bytes()
+    for _ in range(10):
+        run()
+    assert private_bytes() - before < LEAK_BYTES

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import pytest
+
+from gradwire import ConnectError
+from gradwire._settings import Settings, load
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("GRADWIRE_")]:
+        monkeypatch.delenv(name)
+
+
+def settings(**given: object) -> Settings:
+    names = ("timeout", "connect_timeout", "warn_after", "daemon", "insecure")
+    asked: dict[str, Any] = {name: given.get(name) for name in names}
+    return load(**asked)
+
+
+def mistakes(**given: object) -> list[str]:
+    with pytest.raises(ConnectError) as caught:
+        settings(**given)
+    return str(caught.value).splitlines()
+
+
+def test_the_defaults() -> None:
+    assert settings() == Settings(
+        timeout=60.0,
+        connect_timeout=30.0,
+        warn_after=15.0,
+        daemon=None,
+        node=None,
+        shared_memory=True,
+        insecure=False,
+    )
+
+
+def test_ranks_are_named_after_a_quarter_of_the_timeout() -> None:
+    assert settings(timeout=8.0).warn_after == 2.0
+    assert settings(timeout=8.0, warn_after=1.0).warn_after == 1.0
+
+
+def test_the_environment_says_what_no_argument_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "GRADWIRE_TIMEOUT": "7.5",
+        "GRADWIRE_CONNECT_TIMEOUT": "3",
+        "GRADWIRE_WARN_AFTER": "1",
+        "GRADWIRE_DAEMON": "unix:/run/other.sock",
+        "GRADWIRE_NODE": "left",
+        "GRADWIRE_SHM": "off",
+        "GRADWIRE_INSECURE": "yes",
+    }.items():
+        monkeypatch.setenv(name, value)
+    expected = Settings(7.5, 3.0, 1.0, "unix:/run/other.sock", "left", False, True)
+    assert settings() == expected
+    assert settings(timeout=9.0, insecure=False, daemon="h:1") == Settings(
+        9.0, 3.0, 1.0, "h:1", "left", False, False
+    )
+
+
+def test_every_mistake_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADWIRE_TIMEOUT", "long")
+    monkeypatch.setenv("GRADWIRE_SHM", "perhaps")
+    assert mistakes(connect_timeout=0.0, warn_after=float("nan"), daemon="host") == [
+        "GRADWIRE_TIMEOUT=long: expected seconds, such as 60 or 0.5",
+        "GRADWIRE_SHM=perhaps: expected on or off",
+        "connect_timeout=0.0: expected seconds above 0",
+        "warn_after=nan: expected seconds above 0",
+        "daemon=host: expected HOST:PORT, [IPV6]:PORT or unix:/path",
+    ]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_times_are_seconds_above_0(seconds: float) -> None:
+    assert mistakes(timeout=seconds, warn_after=1.0) == [
+        f"timeout={seconds}: expected seconds above 0"
+    ]
+
+
+@pytest.mark.parametrize(
+    "daemon", ["h:1", "127.0.0.1:50700", "[::1]:50700", "unix:/run/x.sock"]
+)
+def test_a_daemon_has_one_of_three_forms(daemon: str) -> None:
+    assert settings(daemon=daemon).daemon == daemon
+
+
+@pytest.mark.parametrize("daemon", ["unix:", ":1", "h", "h:", "h:0", "h:65536", "h:x"])
+def test_other_forms_are_refused(daemon: str) -> None:
+    (line,) = mistakes(daemon=daemon)
+    assert re.match(rf"daemon={daemon}: expected", line)
+
+
+def test_an_ipv6_address_without_brackets_is_shown_the_form() -> None:
+    (line,) = mistakes(daemon="fe80::1:50700")
+    assert "[fe80::1]:50700" in line

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradwire_proto.dtypes import BY_NAME, DTYPES, OPS, WIDEST_BYTES, DtypeInfo
+from gradwire_proto.v1 import tensor_pb2 as pb
+
+
+def test_every_dtype_and_op_of_the_contract_is_known() -> None:
+    assert set(DTYPES) == set(pb.Dtype.values()) - {pb.DTYPE_UNSPECIFIED}
+    assert set(OPS.values()) == set(pb.Op.values()) - {pb.OP_UNSPECIFIED}
+
+
+@pytest.mark.parametrize("info", DTYPES.values(), ids=lambda info: info.name)
+def test_a_dtype_is_torchs_by_name_and_size(info: DtypeInfo) -> None:
+    dtype = getattr(torch, info.name)
+    assert dtype.itemsize == info.itemsize <= WIDEST_BYTES
+    assert info.is_integer == (not dtype.is_floating_point)
+
+
+@pytest.mark.parametrize("info", DTYPES.values(), ids=lambda info: info.name)
+def test_sums_are_kept_in_a_type_that_holds_every_element(info: DtypeInfo) -> None:
+    narrow, wide = getattr(torch, info.name), getattr(torch, info.accumulator)
+    assert torch.promote_types(narrow, wide) == wide
+    if info.is_integer:
+        assert wide == torch.int64
+    else:
+        assert wide.itemsize >= 4
+
+
+def test_names_lead_back_to_their_dtype() -> None:
+    assert {DTYPES[dtype].name: dtype for dtype in DTYPES} == BY_NAME

@@ -1,0 +1,155 @@
+"""What an operator may set, and what is said where it is wrong."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gradwire_server.errors import SettingsError
+from gradwire_server.settings import Settings, is_loopback, load, split_address
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("GRADWIRE_")]:
+        monkeypatch.delenv(name)
+
+
+def mistakes(flags: dict[str, object]) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load(flags)
+    return str(caught.value).splitlines()
+
+
+def test_the_defaults_open_nothing() -> None:
+    settings = load({})
+    assert (settings.listen, settings.metrics_listen) == ("127.0.0.1:50700", "127.0.0.1:9470")
+    assert not settings.insecure
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gradwire.toml"
+    file.write_text('slots = 3\nschedule = "ring"\nlog_level = "debug"\n')
+    monkeypatch.setenv("GRADWIRE_SLOTS", "4")
+    monkeypatch.setenv("GRADWIRE_SCHEDULE", "tree")
+    settings = load({"config": str(file), "slots": 5, "schedule": None})
+    assert (settings.slots, settings.schedule, settings.log_level) == (5, "tree", "debug")
+
+
+def test_the_environment_may_name_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gradwire.toml"
+    file.write_text("slots = 7")
+    monkeypatch.setenv("GRADWIRE_CONFIG", str(file))
+    assert load({}).slots == 7
+
+
+def test_every_mistake_is_listed_one_a_line_with_what_was_given() -> None:
+    lines = mistakes({
+        "listen": "127.0.0.1",
+        "metrics_listen": "localhost:70000",
+        "slots": 1,
+        "chunk_bytes": 5000,
+        "kernel_threads": -7,
+        "schedule": "star",
+        "log_level": "loud",
+        "shm_dir": "/no/such/folder",
+    })  # fmt: skip
+    assert [line.split(":")[0] for line in lines] == [
+        "listen=127.0.0.1",
+        "metrics_listen=localhost",
+        "shm_dir=/no/such/folder",
+        "slots=1",
+        "kernel_threads=-7",
+        "schedule=star",
+        "log_level=loud",
+    ]
+
+
+def test_a_chunk_holds_whole_elements_of_every_type() -> None:
+    assert mistakes({"chunk_bytes": 5004}) == ["chunk_bytes=5004: expected a multiple of 8"]
+
+
+def test_mistakes_in_the_environment_and_in_the_file_are_listed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gradwire.toml"
+    file.write_text('schedule = "star"\nport = 50700\n')
+    monkeypatch.setenv("GRADWIRE_SLOTS", "many")
+    text = "\n".join(mistakes({"config": str(file)}))
+    for named in ("slots=many", "schedule=star", "port=50700"):
+        assert named in text
+
+
+def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    assert f"config={missing}" in mistakes({"config": str(missing)})[0]
+    broken = tmp_path / "broken.toml"
+    broken.write_text("slots = ")
+    assert f"config={broken}" in mistakes({"config": str(broken)})[0]
+
+
+def test_an_unknown_flag_is_refused() -> None:
+    assert "ports=1" in mistakes({"ports": 1})[0]
+
+
+def test_an_ipv6_address_without_brackets_is_shown_the_form() -> None:
+    (line,) = mistakes({"listen": "::1:50700"})
+    assert "[::1]:50700" in line
+
+
+def test_ipv6_in_brackets_is_taken() -> None:
+    assert load({"listen": "[::1]:0"}).listen == "[::1]:0"
+    assert split_address("[fe80::1]:50700") == ("fe80::1", 50700)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:50700", "[::]:50700", "10.1.2.3:0", "node7:50700"])
+def test_listening_to_other_hosts_takes_the_word_insecure(listen: str) -> None:
+    (line,) = mistakes({"listen": listen})
+    for word in (listen, "--insecure", "GRADWIRE_INSECURE=1", "127.0.0.1"):
+        assert word in line
+    assert load({"listen": listen, "insecure": True}).listen == listen
+
+
+def test_insecure_may_be_said_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADWIRE_INSECURE", "1")
+    assert load({"listen": "0.0.0.0:50700"}).insecure
+
+
+@pytest.mark.parametrize("address", ["", "host", ":50700", "host:", "host:port", "host:65536"])
+def test_an_address_needs_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(ValueError, match="expected HOST:PORT"):
+        split_address(address)
+
+
+def test_an_empty_metrics_address_switches_the_page_off() -> None:
+    assert load({"metrics_listen": ""}).metrics_listen == ""
+
+
+def test_an_empty_listen_address_is_refused() -> None:
+    assert mistakes({"listen": ""})[0].startswith("listen=")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_is_known(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "::", "::2", "127.example.org", "node7"])
+def test_other_hosts_reach_other_addresses(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_settings_are_frozen() -> None:
+    settings = load({})
+    with pytest.raises(ValueError, match="frozen"):
+        settings.slots = 3
+    assert isinstance(settings, Settings)
