@@ -128,12 +128,19 @@ class Doorbell:
     def receive(self) -> tuple[pb.ReduceResponse, memoryview]:
         """See Line."""
         try:
-            packet = self._socket.recv(LONGEST_PACKET)
+            packet = self._receive()
         except OSError as error:
             raise self._lost() from error
         if not packet:
             raise self._lost()
         return pb.ReduceResponse.FromString(packet), memoryview(b"")
+
+    def _receive(self) -> bytes:
+        try:
+            return self._socket.recv(LONGEST_PACKET)
+        except ConnectionResetError:
+            # Said once where the daemon has not read all; what it sent before is still there.
+            return self._socket.recv(LONGEST_PACKET)
 
     def close(self) -> None:
         """See Line."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import logging
 import os
 import socket
@@ -69,17 +69,20 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         raise ConnectError(f"expected wire='exact', the only one of this release, got {wire!r}")
     store, rank, world_size = find_store(store, rank, world_size)
     meeting = Meeting(store, rank, world_size, settings.connect_timeout)
-    found = Daemon(_find_daemon(settings, meeting))
-    try:
+    with contextlib.ExitStack() as unless_seated:
+        found = Daemon(_find_daemon(settings, meeting, unless_seated))
+        unless_seated.callback(found.close)
         described = found.describe(settings.connect_timeout, wait=True)
         picture = meeting.agree(described)
-        return _sit_down(found, picture, rank, world_size, settings)
-    except BaseException:
-        found.close()
-        raise
+        session = _sit_down(found, picture, rank, world_size, settings)
+        unless_seated.pop_all()
+    return session
 
 
-def _find_daemon(settings: Settings, meeting: Meeting) -> str:
+def _find_daemon(
+    settings: Settings, meeting: Meeting, unless_seated: contextlib.ExitStack
+) -> str:
+    """Address of this node's daemon; one that is started here ends unless the job forms."""
     if settings.daemon is not None:
         return settings.daemon
     if settings.node is None:
@@ -93,9 +96,10 @@ def _find_daemon(settings: Settings, meeting: Meeting) -> str:
             raise ConnectError(started["error"])
         return str(started["address"])
     try:
-        address = _embedded.start(
+        address, end = _embedded.start(
             insecure=settings.insecure, timeout_seconds=settings.connect_timeout
         )
+        unless_seated.callback(end)
     except ConnectError as error:
         meeting.publish(f"embedded/{key}", {"error": str(error)})
         raise
@@ -157,9 +161,7 @@ def _sit_down(
         daemon.leave(seat.seat)
         daemon.close()
 
-    session = Session(place, Pipeline(line, arena, terms), leave)
-    atexit.register(session.close)
-    return session
+    return Session(place, Pipeline(line, arena, terms), leave)
 
 
 def _open_line(daemon: Daemon, seat: pb.JoinResponse) -> tuple[Line, Arena | None]:

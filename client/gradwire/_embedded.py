@@ -11,9 +11,13 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradwire._channel import Daemon
 from gradwire._errors import ConnectError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +30,8 @@ def node_key(node: str | None) -> str:
     return f"{boot}/{os.stat('/proc/self/ns/mnt').st_ino}/{os.getuid()}/{node or ''}"
 
 
-def start(*, insecure: bool, timeout_seconds: float) -> str:
-    """Start a daemon and return its address once it answers. Raises ConnectError."""
+def start(*, insecure: bool, timeout_seconds: float) -> tuple[str, Callable[[], None]]:
+    """Start a daemon: its address, once it answers, and what ends it. Raises ConnectError."""
     folder = tempfile.mkdtemp(prefix="gradwire-")
     path = Path(folder) / "gradwire.sock"
     environment = {
@@ -49,7 +53,7 @@ def start(*, insecure: bool, timeout_seconds: float) -> str:
     threading.Thread(target=process.wait, name="gradwire-embedded", daemon=True).start()
     log.info("no gradwire daemon on this node: started an embedded one, pid %d", process.pid)
     _await(process, path, timeout_seconds)
-    return f"unix:{path}"
+    return f"unix:{path}", process.terminate
 
 
 def _await(process: subprocess.Popen[bytes], path: Path, timeout_seconds: float) -> None:

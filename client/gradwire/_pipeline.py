@@ -179,8 +179,9 @@ class Pipeline:
         while (chunk := self._take_chunk()) is not None:
             try:
                 self._send(*chunk)
-            except LostError as error:
-                self.end(error)
+            except LostError:
+                # Who hears learns why: the daemon's last words may lie unread.
+                self._called.set()
 
     def _take_chunk(self) -> tuple[_Collective, int, int] | None:
         with self._work:

@@ -35,6 +35,12 @@ PROGRESS_SECONDS = 5.0
 FOLLOW_SECONDS = 5.0
 """The others wait so much longer than rank 0, whose error tells more than theirs would."""
 
+_ANOTHER = (
+    "the job was formed with another process as rank {rank}: this one came later, after a"
+    " restart"
+    " or with a RANK that is taken. Start all ranks anew, and give every process its own RANK"
+)
+
 _attempts: WeakKeyDictionary[Store, Counter[int]] = WeakKeyDictionary()
 """How often each rank has met the others in a store, in this process."""
 
@@ -109,6 +115,8 @@ class Meeting:
         )
         self.publish(f"rank/{self._rank}", asdict(card))
         if self._rank == 0:
+            if not self.first("picture"):
+                raise ConnectError(_ANOTHER.format(rank=0))
             self._draw()
         picture = self.read("picture", "rank 0 to form the job", FOLLOW_SECONDS)
         return self._find_myself(picture)
@@ -135,12 +143,7 @@ class Meeting:
         if "error" in picture:
             raise ConnectError(picture["error"])
         if picture["tokens"][self._rank] != self._token:
-            raise ConnectError(
-                f"the job was formed with another process as rank {self._rank}: this one came"
-                " later, after a restart or with a RANK that is taken. Start all ranks anew,"
-                " and"
-                " give every process its own RANK"
-            )
+            raise ConnectError(_ANOTHER.format(rank=self._rank))
         nodes = [pb.Node(**node) for node in picture["nodes"]]
         here = next(index for index, node in enumerate(nodes) if self._rank in node.ranks)
         return Picture(picture["generation"], nodes, here)

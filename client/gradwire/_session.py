@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ class Session:
         self._pipeline = pipeline
         self._leave = leave
         self._process = os.getpid()
+        atexit.register(self.close)
 
     @property
     def rank(self) -> int:
@@ -119,6 +121,7 @@ class Session:
     def close(self) -> None:
         """Leave the job; collectives without a result fail on this rank. May be repeated."""
         if os.getpid() == self._process:
+            atexit.unregister(self.close)
             self._pipeline.end(LostError("this session was closed"), self._leave)
 
     def _submit(

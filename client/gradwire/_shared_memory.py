@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from gradwire._errors import LostError
 from gradwire_proto.arena import HEADER_BYTES, Layout, unpack_header
 
 if TYPE_CHECKING:
@@ -42,20 +43,25 @@ class Arena:
             raise
         self._file = file
         self._path = arena.path
-        self._bytes: Bytes = np.frombuffer(memory, dtype=np.uint8)
+        self._bytes: Bytes | None = np.frombuffer(memory, dtype=np.uint8)
 
     def slot(self, slot: int, size: int) -> Bytes:
         """The first bytes of one of this rank's slots."""
-        offset = self.layout.contribution(self._local_rank, slot)
-        return self._bytes[offset : offset + size]
+        return self._slice(self.layout.contribution(self._local_rank, slot), size)
 
     def result(self, slot: int, size: int) -> Bytes:
         """The first bytes of a result slot."""
-        offset = self.layout.result(slot)
-        return self._bytes[offset : offset + size]
+        return self._slice(self.layout.result(slot), size)
+
+    def _slice(self, offset: int, size: int) -> Bytes:
+        memory = self._bytes
+        if memory is None:
+            raise LostError("this session is over; its shared memory is gone")
+        return memory[offset : offset + size]
 
     def close(self, *, orphaned: bool) -> None:
-        """Let go of the file; unlink it where its daemon can't any more."""
+        """Let go of the memory; unlink its file where the daemon can't any more."""
+        self._bytes = None
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -139,6 +139,7 @@ class Jobs:
         self._ends: set[asyncio.Task[None]] = set()
         self._news = asyncio.Condition()
         self.served = 0
+        self._stopping: ReductionError | None = None
 
     @property
     def all(self) -> list[Job]:
@@ -147,6 +148,8 @@ class Jobs:
 
     async def enter(self, picture: Picture, request: pb.JoinRequest) -> Job:
         """The job of this generation, made by the first rank that comes."""
+        if self._stopping is not None:
+            raise self._stopping
         job = self._jobs.get(picture.generation)
         if job is None:
             job = self._make(Group(picture, request.node), request)
@@ -177,10 +180,13 @@ class Jobs:
         for job in self._jobs.values():
             if (rank := job.seat_of(token)) is not None:
                 return job, rank
+        if self._stopping is not None:
+            raise self._stopping
         raise RefusedError("this seat is not known here: join first")
 
     async def close(self, error: ReductionError) -> None:
-        """End all jobs."""
+        """End all jobs; who comes now hears the error."""
+        self._stopping = error
         for job in self.all:
             job.engine.fail(error)
         for end in self._ends:

@@ -49,6 +49,7 @@ class Meeting:
             rank=rank,
             world_size=self._world_size,
             daemon=daemon,
+            timeout=10.0,
             connect_timeout=connect_timeout,
         )
 

@@ -101,7 +101,7 @@ def skip_a_bucket(session: Session) -> tuple[str, float]:
         return done
 
     layers = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 8, bias=False))
-    model = DistributedDataParallel(layers, bucket_cap_mb=0.0005)
+    model = DistributedDataParallel(layers, bucket_cap_mb=0.0003)
     model.register_comm_hook(session, forgetful)
     # In its first step DDP has one bucket for all.
     model(torch.ones(1, 16)).sum().backward()

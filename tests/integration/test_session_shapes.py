@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -143,9 +144,12 @@ def test_ranks_of_one_node_need_no_link(in_threads: InThreads) -> None:
 
 
 def test_nodes_are_linked_each_with_each(in_threads: InThreads) -> None:
+    asked = threading.Barrier(2)
+
     def work(session: Session) -> list[tuple[int, bool, bool]]:
         session.all_reduce(torch.ones(100_000)).wait()
         links = job_of(session).links
+        asked.wait(10)
         return [(link.node, link.connected, link.bytes_sent > 0) for link in links]
 
     results = in_threads((1, 1), work)
