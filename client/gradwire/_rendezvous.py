@@ -113,10 +113,10 @@ class Meeting:
             daemon.insecure,
             daemon.chunk_bytes,
         )
+        if self._rank == 0 and not self.first("picture"):
+            raise ConnectError(_ANOTHER.format(rank=0))
         self.publish(f"rank/{self._rank}", asdict(card))
         if self._rank == 0:
-            if not self.first("picture"):
-                raise ConnectError(_ANOTHER.format(rank=0))
             self._draw()
         picture = self.read("picture", "rank 0 to form the job", FOLLOW_SECONDS)
         return self._find_myself(picture)

@@ -12,8 +12,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RESOLVERS = 64
-"""Futures whose callbacks may wait at the same time."""
+RESOLVERS = 10_000
+"""Futures whose callbacks may wait at the same time: no bound to speak of, since what one waits
+for may need another. Threads are made where none is idle."""
 
 
 class Result(torch.futures.Future[torch.Tensor]):

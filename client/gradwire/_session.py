@@ -98,13 +98,14 @@ class Session:
         tensor must not be touched. Any shape, contiguous or not; fp16, bf16, fp32, fp64,
         complex, and integers of 8 to 64 bits. `op` is mean, sum, min, max or product; `weight`
         is this rank's share in a mean. 16-bit floats are summed in fp32; a mean of integers is
-        truncated.
+        truncated. What is chained to the future may submit collectives, too, if it does so in
+        the same order on all ranks.
 
         Raises TypeError or ValueError for what can't be reduced, and LostError where the
         session is over. The future raises MismatchError or RoundTimeoutError, after which the
         session goes on, or LostError, after which it does not.
         """
-        shapes = [tuple(tensor.shape)]
+        shapes = [tuple(getattr(tensor, "shape", ()))]
         return self._submit(tensor, shapes, op, 1.0 if weight is None else weight)
 
     def submit(

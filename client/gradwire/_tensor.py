@@ -29,9 +29,9 @@ def as_bytes(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], torch.Tensor]]:
     The completion returns the caller's own tensor with the result in place; a tensor that is
     not contiguous travels as a copy and is written back there.
     """
-    plain = tensor.detach()
+    plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.is_complex():
-        plain = torch.view_as_real(plain.resolve_conj())
+        plain = torch.view_as_real(plain)
     compact = plain.contiguous()
     copied = compact.data_ptr() != tensor.data_ptr()
 
@@ -71,17 +71,7 @@ def _spec(op: pb.Op, dtype: torch.dtype, elements: int, shapes: tuple[Shape, ...
 def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
     if op not in OPS:
         raise ValueError(f"expected op to be one of {', '.join(OPS)}, got {op!r}")
-    if not tensor.device.type == "cpu":
-        raise TypeError(
-            f"this release reduces CPU tensors, got one on {tensor.device}; register torch's"
-            " own"
-            " hook for GPU models, or move the tensor first"
-        )
-    if tensor.layout != torch.strided:
-        raise TypeError(
-            f"expected a dense tensor, got layout {tensor.layout}; use sparse=False in the"
-            " embedding, or tensor.to_dense()"
-        )
+    _check_layout(tensor)
     if tensor.is_complex() and op not in _COMPLEX_OPS:
         raise TypeError(f"op {op} has no meaning for {tensor.dtype}; expected sum or mean")
     real = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
@@ -94,6 +84,29 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
     if weight != 1.0 and (op != "mean" or DTYPES[BY_NAME[_name(real)]].is_integer):
         raise ValueError(
             f"a weight needs op mean and a floating-point tensor, got {op} of {real}"
+        )
+
+
+def _check_layout(tensor: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"expected a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.device.type != "cpu":
+        raise TypeError(
+            f"this release reduces CPU tensors, got one on {tensor.device}; register torch's"
+            " own"
+            " hook for GPU models, or move the tensor first"
+        )
+    if tensor.layout != torch.strided:
+        raise TypeError(
+            f"expected a dense tensor, got layout {tensor.layout}; use sparse=False in the"
+            " embedding, or tensor.to_dense()"
+        )
+    if any(
+        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+    ):
+        raise ValueError(
+            "expected a tensor whose elements have a place each, got an expanded one; clone()"
+            " it"
         )
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gradwire_server.group import Group
+    from gradwire_server.shared_memory import Arena
 
 log = logging.getLogger(__name__)
 
@@ -231,13 +232,7 @@ def _make_job(
     kernels: Kernels,
     metrics: Metrics,
 ) -> Job:
-    ranks = group.local_ranks
-    if request.shared_memory:
-        arena = shared_memory.create(
-            ranks, settings.slots, settings.chunk_bytes, settings.shm_dir
-        )
-    else:
-        arena = shared_memory.create_private(settings.slots, settings.chunk_bytes)
+    arena = _make_arena(settings, group.local_ranks, needed=request.shared_memory)
     timeout = request.timeout.ToTimedelta().total_seconds() or 60.0
     terms = Terms(
         settings.chunk_bytes,
@@ -252,6 +247,18 @@ def _make_job(
 def _remove_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def _make_arena(settings: Settings, ranks: tuple[int, ...], *, needed: bool) -> Arena:
+    """Shared memory, whoever comes first: the ranks after it may want what it does not."""
+    try:
+        return shared_memory.create(
+            ranks, settings.slots, settings.chunk_bytes, settings.shm_dir
+        )
+    except StartError:
+        if needed:
+            raise
+        return shared_memory.create_private(settings.slots, settings.chunk_bytes)
 
 
 async def _stop_when_idle(jobs: Jobs, stop: asyncio.Event) -> None:

@@ -90,6 +90,12 @@ def in_scheduled_threads(scheduled: Cluster) -> InThreads:
     return partial(run_in_threads, scheduled.addresses)
 
 
+@pytest.fixture
+def threads_over() -> Callable[[Sequence[str]], InThreads]:
+    """threads_over(addresses): in_threads for a test's own daemons."""
+    return lambda addresses: partial(run_in_threads, addresses)
+
+
 def run_in_threads(
     addresses: Sequence[str],
     layout: Sequence[int],
