@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import logging
 import os
 import signal
@@ -65,6 +66,8 @@ def run(settings: Settings) -> int:
         format="%(asctime)s gradwire %(levelname)s %(message)s",
     )
     keep_memory()
+    # What is loaded by now stays: later collections, at the end of each job, need not look at it.
+    gc.freeze()
     try:
         uvloop.run(_serve(settings))
     except StartError as error:

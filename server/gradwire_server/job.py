@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 from typing import TYPE_CHECKING
 
@@ -194,9 +195,13 @@ class Jobs:
         await asyncio.gather(*(job.close() for job in self.all))
 
     async def _end(self, job: Job) -> None:
+        generation = job.group.picture.generation
         await job.ended.wait()
         await job.close()
-        del self._jobs[job.group.picture.generation]
+        del self._jobs[generation]
+        # A job is a web of callbacks, and its arena's memory would stay until Python looks.
+        del job
+        gc.collect()
         async with self._news:
             self._news.notify_all()
-        log.info("generation %s has ended", job.group.picture.generation[:8])
+        log.info("generation %s has ended", generation[:8])

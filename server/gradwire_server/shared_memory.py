@@ -40,8 +40,8 @@ class Arena:
         self.path = folder / f"{PREFIX}{secrets.token_hex(8)}" if folder is not None else None
         self._ranks = {rank: index for index, rank in enumerate(ranks)}
         self._file = -1
-        self._map = self._create(self.path) if self.path else mmap.mmap(-1, layout.size)
-        self._view = memoryview(self._map)
+        memory = self._create(self.path) if self.path else mmap.mmap(-1, layout.size)
+        self._view = memoryview(memory)
 
     def _create(self, path: Path) -> mmap.mmap:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
@@ -78,7 +78,8 @@ class Arena:
         return self._view[offset : offset + size]
 
     def close(self) -> None:
-        """Unlink the file. The memory goes when the last view of it does."""
+        """Unlink the file, and let go of the memory; it goes when the last view of it does."""
+        self._view = memoryview(b"")
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

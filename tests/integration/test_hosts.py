@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def test_a_job_over_two_hosts_is_refused_unless_it_is_wanted(
     for (event,) in run(hosts, tmp_path):
         assert event["kind"] == "ConnectError"
         assert "spans several hosts" in event["text"]
-        for daemon in event["children"]:
-            os.kill(daemon, signal.SIGTERM)
+        daemons = [psutil.Process(pid) for pid in event["children"] if psutil.pid_exists(pid)]
+        assert psutil.wait_procs(daemons, timeout=10)[1] == [], "a daemon outlived its job"
         for remedy in ("gradwire serve --insecure", "GRADWIRE_INSECURE=1"):
             assert remedy in event["text"]
 
