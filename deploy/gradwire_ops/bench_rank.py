@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     AllReduce: TypeAlias = Callable[[Tensor], object]
 
-ROUND_SECONDS = 0.01
+ROUND_SECONDS = 0.1
 """A round repeats the all-reduce until it lasts about this long: one is too short for the clock
 and for the ranks to be in step."""
 MOST_CALLS = 100

@@ -66,7 +66,7 @@ def run(settings: Settings) -> int:
         format="%(asctime)s gradwire %(levelname)s %(message)s",
     )
     keep_memory()
-    # What is loaded by now stays: later collections, at the end of each job, need not look at it.
+    # What is loaded by now stays: the collections at the end of each job need not look at it.
     gc.freeze()
     try:
         uvloop.run(_serve(settings))

@@ -45,10 +45,11 @@ class Settings(BaseSettings):
     """Listen on other than loopback addresses though nobody is authenticated."""
     shm_dir: Path = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
     """Folder for the arenas, on a tmpfs."""
-    slots: int = Field(8, ge=2, le=1024)
+    slots: int = Field(4, ge=2, le=1024)
     """Chunks a rank may have in flight."""
-    chunk_bytes: int = Field(2 << 20, ge=4096, le=4 << 20)
-    """Size of a chunk; equal on all daemons of a job."""
+    chunk_bytes: int = Field((4 << 20) - (64 << 10), ge=4096, le=4 << 20)
+    """Size of a chunk; equal on all daemons of a job. A message with one stays below the 4 MiB
+    that gRPC clients accept unless told otherwise."""
     kernel_threads: int = Field(-1, ge=-1, le=1024)
     """Threads for sums; 0: the event loop adds by itself; -1: cores to spare, at most 8."""
     schedule: Literal["auto", "ring", "tree", "direct"] = "auto"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX = "gradwire-"
-FEWEST_SLOTS = 4
+FEWEST_SLOTS = 2
 ORPHAN_AGE_SECONDS = 10.0
 """Younger files may be between their creation and their lock."""
 

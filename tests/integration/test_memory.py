@@ -67,7 +67,7 @@ def open_files(nodes: Cluster) -> int:
 
 def arenas_mapped(nodes: Cluster) -> int:
     maps = [Path(f"/proc/{daemon.pid}/maps").read_text() for daemon in nodes.daemons]
-    return sum(text.count("/dev/shm/gradwire-") for text in maps)
+    return sum(text.count("shm/gradwire-") for text in maps)
 
 
 def _memory(process: psutil.Process) -> psutil._ntuples.pmem:

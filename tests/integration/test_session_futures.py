@@ -17,7 +17,7 @@ InThreads: TypeAlias = Callable[..., list[Any]]
 Future: TypeAlias = torch.futures.Future[Any]
 
 MORE_THAN_ALL_SLOTS = 12_000_000
-"""fp32 elements: 48 MB, where a rank may have 32 MiB in flight."""
+"""fp32 elements: 48 MB, where a rank may have 16 MiB in flight."""
 
 
 def test_submitting_never_waits_not_even_for_a_free_slot(in_threads: InThreads) -> None:

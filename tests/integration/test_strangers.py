@@ -159,8 +159,12 @@ def test_nobody_can_take_a_seat_that_is_taken(
 def test_a_peer_that_is_none_is_refused(
     sessions: list[gradwire.Session], channel: grpc.Channel
 ) -> None:
+    chunk_bytes = AggregatorStub(channel).Describe(pb.DescribeRequest()).chunk_bytes
     honest = peer_pb2.Hello(
-        protocol=PROTOCOL, generation=sessions[0].generation, node=0, chunk_bytes=2 << 20
+        protocol=PROTOCOL,
+        generation=sessions[0].generation,
+        node=0,
+        chunk_bytes=chunk_bytes,
     )
     hellos = [honest]
     for field, value in {"protocol": 99, "node": 1, "chunk_bytes": 4096}.items():
