@@ -7,6 +7,7 @@ lie inside the client's package; so the generated imports are moved to gradwire_
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -44,6 +45,8 @@ def install(scratch: Path) -> None:
                 f"import gradwire.v1.{name}_pb2", f"import gradwire_proto.v1.{name}_pb2"
             )
             text = text.replace(f"gradwire.v1.{name}_pb2.", f"gradwire_proto.v1.{name}_pb2.")
+        # protoc leaves the type of a message given as a dictionary open; type checkers mind.
+        text = re.sub(r"\b_Mapping\b(?!\[| as|$)(?=[\],])", "_Mapping[str, object]", text)
         (TARGET / module.name).write_text(text)
     (TARGET / "__init__.py").write_text(
         '"""Generated from proto/gradwire/v1 by `make proto`."""\n'

@@ -6,9 +6,7 @@ import contextlib
 import logging
 import os
 import socket
-import stat
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire import _embedded
@@ -20,14 +18,17 @@ from gradwire._session import Place, Session
 from gradwire._settings import Settings, load
 from gradwire._shared_memory import Arena
 from gradwire_proto import PROTOCOL
+from gradwire_proto.addresses import SYSTEM_SOCKET, user_socket
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch.distributed import Store
 
 log = logging.getLogger(__name__)
 
-SYSTEM_SOCKET = Path("/run/gradwire/gradwire.sock")
+PROBE_SECONDS = 1.0
 JOIN_GRACE_SECONDS = 5.0
 
 
@@ -86,7 +87,8 @@ def _find_daemon(
     if settings.daemon is not None:
         return settings.daemon
     if settings.node is None:
-        for path in (SYSTEM_SOCKET, _user_socket()):
+        own = user_socket(os.environ, tempfile.gettempdir(), os.getuid())
+        for path in (SYSTEM_SOCKET, own):
             if _listens(path):
                 return f"unix:{path}"
     key = _embedded.node_key(settings.node)
@@ -107,21 +109,22 @@ def _find_daemon(
     return address
 
 
-def _user_socket() -> Path:
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
-        return Path(runtime) / "gradwire.sock"
-    return Path(tempfile.gettempdir()) / f"gradwire-{os.getuid()}" / "gradwire.sock"
-
-
 def _listens(path: Path) -> bool:
     """Whether a daemon of ours, or of the system's, is behind this socket."""
     try:
-        owner = path.stat()
-        if not stat.S_ISSOCK(owner.st_mode) or owner.st_uid not in (0, os.getuid()):
-            return path == SYSTEM_SOCKET and stat.S_ISSOCK(owner.st_mode)
+        if path != SYSTEM_SOCKET and path.stat().st_uid not in (0, os.getuid()):
+            # Anybody may make a folder of this name.
+            return False
         with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(PROBE_SECONDS)
             probe.connect(str(path))
+    except PermissionError:
+        log.warning(
+            "there is a socket %s, but this user may not use it: join its group, or name the"
+            " daemon with GRADWIRE_DAEMON. Going on without it",
+            path,
+        )
+        return False
     except OSError:
         return False
     return True

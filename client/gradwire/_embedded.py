@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from gradwire._channel import Daemon
 from gradwire._errors import ConnectError
+from gradwire_proto.addresses import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,10 +52,19 @@ def start(*, insecure: bool, timeout_seconds: float) -> tuple[str, Callable[[], 
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    threading.Thread(target=process.wait, name="gradwire-embedded", daemon=True).start()
+    after = threading.Thread(
+        target=_clean_up, args=(process, folder), name="gradwire-embedded", daemon=True
+    )
+    after.start()
     log.info("no gradwire daemon on this node: started an embedded one, pid %d", process.pid)
     _await(process, path, timeout_seconds)
     return f"unix:{path}", process.terminate
+
+
+def _clean_up(process: subprocess.Popen[bytes], folder: str) -> None:
+    """Reap the daemon, and remove what it had no time to remove itself."""
+    process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _await(process: subprocess.Popen[bytes], path: Path, timeout_seconds: float) -> None:
@@ -79,19 +90,12 @@ def _await(process: subprocess.Popen[bytes], path: Path, timeout_seconds: float)
 def _listening(*, insecure: bool) -> dict[str, str]:
     if not insecure:
         return {"GRADWIRE_LISTEN": "127.0.0.1:0"}
-    return {
-        "GRADWIRE_LISTEN": "0.0.0.0:0",
-        "GRADWIRE_INSECURE": "1",
-        "GRADWIRE_ADVERTISE": _own_address(),
-    }
-
-
-def _own_address() -> str:
-    """The address from which this host reaches the job's master, else the default route's."""
-    for target in (os.environ.get("MASTER_ADDR", ""), "192.0.2.1"):
-        if (address := _address_towards(target)) and not address.startswith("127."):
-            return address
-    return socket.gethostname()
+    listening = {"GRADWIRE_LISTEN": "0.0.0.0:0", "GRADWIRE_INSECURE": "1"}
+    # The network on which the job's master is found is the one on which the others are.
+    address = _address_towards(os.environ.get("MASTER_ADDR", ""))
+    if address and not is_loopback(address):
+        listening["GRADWIRE_ADVERTISE"] = address
+    return listening
 
 
 def _address_towards(target: str) -> str:

@@ -83,7 +83,7 @@ class Pipeline:
     """One rank's collectives. All methods may be called from any thread."""
 
     def __init__(self, line: Line, arena: Arena | None, terms: Terms) -> None:
-        self.stats = SessionStats(0, 0, 0.0)
+        self.stats: SessionStats = SessionStats(0, 0, 0.0)
         self.over: AggregationError | None = None
         self._line = line
         self._arena = arena

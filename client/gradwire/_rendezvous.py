@@ -25,6 +25,7 @@ from torch.distributed import PrefixStore, Store, rendezvous
 
 from gradwire._errors import ConnectError
 from gradwire_proto import PROTOCOL
+from gradwire_proto.addresses import is_loopback, split_address
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -177,16 +178,20 @@ def check(cards: list[Card]) -> str:
             )
             return f"the ranks' daemons differ in {name}: {said}; make them equal"
     exposed = len({card.network for card in cards}) > 1
-    closed = [card for card in cards if not card.insecure]
+    closed = [card for card in cards if not card.insecure or _is_local(card.address)]
     if exposed and closed:
         return (
             f"the job spans several hosts, but the daemon of {closed[0].host} listens on"
-            f" {closed[0].address} for this host only, because this release authenticates"
-            " nobody."
-            " On a network you trust, start daemons with `gradwire serve --insecure --listen"
-            " HOST:PORT`, or set GRADWIRE_INSECURE=1 for embedded ones"
+            f" {closed[0].address}, for this host only, because this release authenticates"
+            " nobody. On a network you trust, start daemons with `gradwire serve --insecure"
+            " --listen HOST:PORT`, and --advertise ADDRESS where the others reach it elsewhere,"
+            " or set GRADWIRE_INSECURE=1 for embedded ones"
         )
     return ""
+
+
+def _is_local(address: str) -> bool:
+    return is_loopback(split_address(address)[0])
 
 
 def draw(cards: list[Card]) -> dict[str, Any]:

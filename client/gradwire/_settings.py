@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from gradwire._errors import ConnectError
+from gradwire_proto.addresses import split_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,9 +90,8 @@ def _switch(text: str) -> bool:
 def _address_mistake(address: str) -> str:
     if address.startswith("unix:"):
         return "" if len(address) > len("unix:") else "expected unix:/path/of/the/socket"
-    host, colon, port = address.rpartition(":")
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        return f"put an IPv6 address in brackets: [{host}]:{port}, or [{address}]:PORT"
-    if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
-        return "expected HOST:PORT, [IPV6]:PORT or unix:/path"
-    return ""
+    try:
+        _, port = split_address(address)
+    except ValueError as error:
+        return f"{error}; or unix:/path"
+    return "" if port else "expected a port of 1 to 65535, got 0"

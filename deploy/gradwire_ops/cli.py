@@ -72,7 +72,8 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         str | None, typer.Option(metavar="N", help="Size of a chunk, equal on all daemons.")
     ] = None,
     kernel_threads: Annotated[
-        str | None, typer.Option(metavar="N", help="Threads that add; 0 for one per core.")
+        str | None,
+        typer.Option(metavar="N", help="Threads that add; 0: none, -1: the spare cores."),
     ] = None,
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="auto, ring, tree or direct.")
@@ -120,7 +121,8 @@ def demo(
 def bench(  # noqa: PLR0913 - one parameter for each flag
     *,
     sizes: Annotated[
-        str | None, typer.Option(metavar="SIZE,...", help="[default: 4KiB to 64MiB]")
+        str | None,
+        typer.Option(metavar="SIZE,...", help="Tensor sizes; by default 4KiB to 64MiB."),
     ] = None,
     nodes: Annotated[str, typer.Option(metavar="N", help="Daemons, on loopback.")] = "1",
     ranks_per_node: Annotated[str, typer.Option(metavar="N", help="Ranks of each.")] = "2",

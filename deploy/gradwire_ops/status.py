@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import TYPE_CHECKING
 
 import typer
@@ -39,7 +40,7 @@ def run(daemon: str | None, *, as_json: bool) -> int:
 
 def _mistake(address: str) -> str:
     """What is wrong with an address; nothing, if it is empty."""
-    from gradwire_server.settings import split_address
+    from gradwire_proto.addresses import split_address
 
     if address.startswith("unix:"):
         return ""
@@ -136,7 +137,8 @@ def _duration(seconds: int) -> str:
 
 def default_addresses() -> list[str]:
     """Where a daemon is looked for when no flag says where it is."""
-    from gradwire_server.settings import SYSTEM_SOCKET, user_socket
+    from gradwire_proto.addresses import SYSTEM_SOCKET, user_socket
 
+    own = user_socket(os.environ, tempfile.gettempdir(), os.getuid())
     named = os.environ.get("GRADWIRE_DAEMON")
-    return [named] if named else [f"unix:{SYSTEM_SOCKET}", f"unix:{user_socket()}"]
+    return [named] if named else [f"unix:{SYSTEM_SOCKET}", f"unix:{own}"]

@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import uuid
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, start_http_server
 
+from gradwire_proto.addresses import is_unspecified, split_address
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
 from gradwire_server import shared_memory
@@ -31,13 +33,13 @@ from gradwire_server.kernels import Kernels
 from gradwire_server.metrics import Metrics
 from gradwire_server.reduce.choose import SCHEDULES
 from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
-from gradwire_server.settings import Settings, split_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from gradwire_server.group import Group
+    from gradwire_server.settings import Settings
     from gradwire_server.shared_memory import Arena
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,10 @@ OPTIONS: list[tuple[str, Any]] = [
     # Peers ask every 10 s whether we are there (transport.grpc): that is no flood.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # And we ask them: a host that vanishes sends nothing, in either direction.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
 ]
 
 
@@ -168,13 +174,23 @@ def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity) -> No
 
 
 def _advertised(advertise: str, host: str, port: int) -> str:
-    if not advertise:
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if advertise.startswith("[") or advertise.count(":") == 1:
+        return advertise
+    name = advertise or (_own_address() if is_unspecified(host) else host)
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
+def _own_address() -> str:
+    """Where others most likely reach this host: its address on the default route, or its name.
+
+    A datagram socket is connected to an address reserved for documentation; nothing is sent.
+    """
     try:
-        split_address(advertise)
-    except ValueError:
-        return f"[{advertise}]:{port}" if ":" in advertise else f"{advertise}:{port}"
-    return advertise
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
 
 
 @contextlib.contextmanager
@@ -214,9 +230,8 @@ def _metrics_page(listen: str, metrics: Metrics) -> Iterator[str]:
         server, thread = start_http_server(port, host, registry=metrics.registry)
     except OSError as error:
         raise StartError(
-            f"can't serve metrics on {listen}: {error.strerror}. --metrics-listen HOST:0"
-            " takes any"
-            " free port, --metrics-listen '' switches the page off"
+            f"can't serve metrics on {listen}: {error.strerror}. --metrics-listen HOST:0 takes"
+            " any free port, --metrics-listen '' switches the page off"
         ) from error
     try:
         yield (

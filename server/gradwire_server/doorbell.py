@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from gradwire_proto.v1 import aggregator_pb2 as pb
-from gradwire_server.errors import GradwireServerError
+from gradwire_server.errors import GradwireServerError, StartError
 from gradwire_server.job import Job
 from gradwire_server.seat import read_request
 from gradwire_server.shared_memory import PREFIX
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 LONGEST_PACKET = 64 * 1024
 UNSEATED_SECONDS = 10.0
 MOST_UNSEATED = 256
+PAUSE_SECONDS = 1.0
 
 FindSeat = Callable[[str], tuple[Job, int]]
 """The job and rank of a seat; raises RefusedError where there is none."""
@@ -48,7 +49,14 @@ class Doorbell:
 
     def open(self) -> None:
         """Accept ranks from now on."""
-        self._socket.bind(str(self.path))
+        try:
+            self._socket.bind(str(self.path))
+        except OSError as error:
+            self._socket.close()
+            raise StartError(
+                f"can't make a socket in {self.path.parent}: {error.strerror or error}; choose"
+                " another --shm-dir, on a tmpfs, writable, with a short path"
+            ) from error
         os.chmod(self.path, 0o660)
         self._socket.listen(MOST_UNSEATED)
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
@@ -66,6 +74,10 @@ class Doorbell:
             connection, _ = self._socket.accept()
         except BlockingIOError:
             return
+        except OSError as error:
+            log.warning("can't take a local connection: %s", error.strerror)
+            self._pause()
+            return
         unseated = sum(not visitor.seated for visitor in self._visitors)
         if unseated >= MOST_UNSEATED:
             connection.close()
@@ -73,6 +85,16 @@ class Doorbell:
         connection.setblocking(False)
         visitor = _Visitor(connection, self._find_seat, self._visitors.discard)
         self._visitors.add(visitor)
+
+    def _pause(self) -> None:
+        """Look away for a moment: the connection still waits, and would call us at once."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
+        loop.call_later(PAUSE_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        if self._socket.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
 
 class _Visitor:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from gradwire_proto.v1 import aggregator_pb2, peer_pb2
 from gradwire_server.errors import (
-    LateError,
     LostError,
     ProtocolError,
     ReductionError,
     from_failure,
 )
 from gradwire_server.execution import Arrived, Execution, Memory, Workplace
+from gradwire_server.lateness import Lateness
 from gradwire_server.results import ResultSlots
-from gradwire_server.round import Contribution, Key, Round, Rounds
+from gradwire_server.round import Contribution, Key, Rounds
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PEER_GRACE_SECONDS = 1.0
-"""A node whose ranks are complete waits this much longer: its peers know who is late."""
-
-MOST_OPEN_ROUNDS = 4096
+MOST_OPEN_ROUNDS = 1024
 """More than all slots of all ranks: a peer that begins more would only fill the memory."""
 
 CLOSE_SECONDS = 2.0
@@ -87,11 +84,11 @@ class Engine:
         self.group = group
         self.done = 0
         self.failed_count = 0
-        self._stalled = 0
         self._terms = terms
         self._ranks = ranks
         self._memory = memory
         self._metrics = metrics
+        self._lateness = Lateness(group, metrics, terms.timeout_seconds, terms.warn_seconds)
         self._workplace = Workplace(group, terms.schedule, memory, kernels)
         self._transport: Transport | None = None
         self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)
@@ -151,6 +148,16 @@ class Engine:
         return size
 
     def _place(self, rank: int, contribution: Contribution, size: int) -> None:
+        mine = [round_.contributions.get(rank) for round_ in self._rounds.open]
+        in_flight = [one for one in mine if one is not None]
+        if len(in_flight) >= self._terms.slots:
+            raise ProtocolError(
+                f"rank {rank} has more than {self._terms.slots} chunks in flight"
+            )
+        if contribution.payload is None and any(
+            one.payload is None and one.slot == contribution.slot for one in in_flight
+        ):
+            raise ProtocolError(f"rank {rank} brought slot {contribution.slot} twice at a time")
         if contribution.payload is None:
             self._workplace.memory.contribution(rank, contribution.slot, size)
             if self._results.reuse(rank, contribution.slot):
@@ -206,15 +213,8 @@ class Engine:
 
     def lost(self, source: int, reason: str) -> None:
         """See transport.base.Receiver."""
-        node = self.group.picture.nodes[source]
-        ranks = ", ".join(map(str, node.ranks))
-        self.fail(
-            LostError(
-                f"the daemon of node {source} at {node.address} on {node.host}, with ranks"
-                f" {ranks},"
-                f" is lost: {reason}"
-            )
-        )
+        node = self.group.picture.describe(source)
+        self.fail(LostError(f"the daemon of {node} is lost: {reason}"))
 
     def _receive_part(self, source: int, part: Part) -> None:
         if self.group.failure is not None:
@@ -223,9 +223,11 @@ class Engine:
         if round_ is None:
             self._metrics.errors.labels(kind="stale_frame").inc()
             return
-        ranks = ", ".join(map(str, self.group.picture.nodes[source].ranks))
+        if len(round_.arrived) >= 2 * len(self.group.picture.nodes):
+            self.lost(source, f"it broke the rules: it sent more to {round_} than there is")
+            return
         try:
-            round_.arrive(f"node {source} (ranks {ranks})", part.spec, (source, part))
+            round_.arrive(self.group.picture.describe(source), part.spec, (source, part))
         except ReductionError as error:
             self.fail_round(part.key.sequence, error)
             return
@@ -310,6 +312,7 @@ class Engine:
         log.error("generation %s is over: %s", self.group.picture.generation[:8], error)
         self._metrics.errors.labels(kind=type(error).__name__).inc()
         self._cancel(list(self._running))
+        self._rounds.clear()
         if tell_peers:
             self._broadcast(Abort(None, error.failure(aggregator_pb2.Failure.SCOPE_JOB)))
         for rank in self.group.local_ranks:
@@ -340,33 +343,8 @@ class Engine:
         """Name who is late, and fail what waits too long. Runs until cancelled."""
         while True:
             await asyncio.sleep(min(1.0, self._terms.warn_seconds / 4))
-            stalled = [round_ for round_ in self._rounds.open if self._is_late(round_)]
-            self._metrics.stalled_rounds.inc(len(stalled) - self._stalled)
-            self._stalled = len(stalled)
-
-    def _is_late(self, round_: Round[Arrived]) -> bool:
-        waited = self._clock() - round_.opened
-        if waited < self._terms.warn_seconds:
-            return False
-        text = f"{round_} has waited {waited:.1f} s for {self._whom(round_)}"
-        if not round_.warned:
-            round_.warned = True
-            log.warning("generation %s: %s", self.group.picture.generation[:8], text)
-        grace = 0.0 if round_.missing else PEER_GRACE_SECONDS
-        if waited > self._terms.timeout_seconds + grace:
-            limit = f"the timeout is {self._terms.timeout_seconds:g} s"
-            self.fail_round(round_.key.sequence, LateError(f"{text}; {limit}"))
-        return True
-
-    def _whom(self, round_: Round[Arrived]) -> str:
-        if round_.missing:
-            return self.group.describe(round_.missing)
-        nodes = self.group.picture.nodes
-        return "; ".join(
-            f"node {peer} at {nodes[peer].address} (ranks"
-            f" {', '.join(map(str, nodes[peer].ranks))})"
-            for peer in self.group.peers
-        )
+            for sequence, error in self._lateness.look(self._rounds.open, self._clock()):
+                self.fail_round(sequence, error)
 
     # -- tasks
 
@@ -384,8 +362,7 @@ class Engine:
 
     async def close(self) -> None:
         """End all rounds; returns when nothing of this engine runs any more."""
-        self._metrics.stalled_rounds.dec(self._stalled)
-        self._stalled = 0
+        self._lateness.close()
         self._cancel(list(self._running))
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)

@@ -104,7 +104,7 @@ class Execution:
         """Return once the other nodes have what they need of the result."""
         try:
             if self._sends:
-                await asyncio.wait(self._sends)
+                await asyncio.gather(*self._sends)
         except BaseException:
             await self._give_up()
             raise

@@ -28,11 +28,18 @@ class Picture:
     def check(self) -> None:
         """Raise RefusedError unless every rank sits at exactly one node."""
         seated = sorted(rank for node in self.nodes for rank in node.ranks)
-        if seated != list(range(self.world_size)):
+        # The length first: the world size is anybody's word, and may be four billion.
+        if len(seated) != self.world_size or seated != list(range(self.world_size)):
             raise RefusedError(
                 f"expected each of the ranks 0 to {self.world_size - 1} on one node, got"
                 f" {[list(node.ranks) for node in self.nodes]}"
             )
+
+    def describe(self, node: int) -> str:
+        """A node in words: where it is, and who sits there."""
+        there = self.nodes[node]
+        ranks = ", ".join(map(str, there.ranks))
+        return f"node {node} at {there.address} on {there.host} with ranks {ranks}"
 
     def node_of(self, rank: int) -> int:
         """Index of the node at which this rank sits."""
@@ -95,11 +102,7 @@ class Group:
                 f"rank {member.rank} describes generation {picture.generation} differently from"
                 " the ranks before it; start all ranks of the job anew"
             )
-        if member.rank not in self.local_ranks:
-            raise RefusedError(
-                f"rank {member.rank} does not sit at node {self.node}, which has the ranks"
-                f" {list(self.local_ranks)}"
-            )
+        self.check_local(member.rank)
         if member.rank in self._members:
             raise RefusedError(
                 f"{self._members[member.rank]} already has this seat; {member} came second."
@@ -108,6 +111,14 @@ class Group:
         if member.rank in self._departed:
             raise RefusedError(f"rank {member.rank} has left this generation; connect anew")
         self._members[member.rank] = member
+
+    def check_local(self, rank: int) -> None:
+        """Raise RefusedError unless this rank sits at this node."""
+        if rank not in self.local_ranks:
+            raise RefusedError(
+                f"rank {rank} does not sit at node {self.node}, which has the ranks"
+                f" {list(self.local_ranks)}"
+            )
 
     def depart(self, rank: int, sequences: int) -> None:
         """A rank, local or not, has left after this many collectives."""
@@ -125,16 +136,12 @@ class Group:
         """Raise LostError where a collective of this number can no longer complete."""
         gone = [rank for rank, sequences in self._departed.items() if sequences <= sequence]
         if gone:
-            ranks = _ranks(gone)
-            raise LostError(
-                f"round {sequence} can't complete: {ranks} left the job after"
-                f" {self._departed[gone[0]]} collectives"
+            left = "; ".join(
+                f"rank {rank} left the job after {self._departed[rank]} collectives"
+                for rank in sorted(gone)
             )
+            raise LostError(f"round {sequence} can't complete: {left}")
 
     def describe(self, ranks: list[int]) -> str:
         """Ranks with pid and host where they are known."""
         return ", ".join(str(self._members.get(rank, f"rank {rank}")) for rank in ranks)
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_server.engine import Engine, Terms
-from gradwire_server.errors import LostError, ReductionError, RefusedError
+from gradwire_server.errors import LostError, ProtocolError, ReductionError, RefusedError
 from gradwire_server.group import Group, Member, Picture
 from gradwire_server.seat import Carrier, Seat
 from gradwire_server.transport.grpc import GrpcTransport
@@ -46,7 +46,13 @@ class Job:
         self._metrics = metrics
         self._seats: dict[int, Seat] = {}
         self._watch = asyncio.create_task(self.engine.watch())
+        self._watch.add_done_callback(self._watched)
         metrics.jobs.inc()
+
+    def _watched(self, watch: asyncio.Task[None]) -> None:
+        if not watch.cancelled() and (error := watch.exception()) is not None:
+            log.error("a fault of this daemon's own", exc_info=error)
+            self.engine.fail(ProtocolError(f"the daemon made a mistake of its own: {error!r}"))
 
     # -- seats
 
@@ -55,14 +61,18 @@ class Job:
         if self.group.failure is not None:
             raise RefusedError(f"generation {picture.generation} is over: {self.group.failure}")
         self.group.admit(member, picture, node)
-        lost = f"it joined, but opened no stream within {LEASE_SECONDS:g} s"
-        seat = Seat(member, lambda: self.lose(member.rank, lost), LEASE_SECONDS)
-        self._seats[member.rank] = seat
+        seat = self._seats[member.rank] = Seat(member)
         self._metrics.ranks_joined.inc()
         return seat
 
+    def expect(self, rank: int) -> None:
+        """All nodes are linked: now the rank opens its stream in time, or is lost."""
+        if rank in self._seats:
+            lost = f"it joined, but opened no stream within {LEASE_SECONDS:g} s"
+            self._seats[rank].expect(LEASE_SECONDS, lambda: self.lose(rank, lost))
+
     def open(self, rank: int, carrier: Carrier) -> None:
-        """A rank has opened its stream."""
+        """A rank has opened its stream. Raises ProtocolError where it had before."""
         self._seats[rank].open(carrier)
 
     def leave(self, rank: int) -> None:
@@ -98,7 +108,16 @@ class Job:
         self._metrics.ranks_joined.dec()
 
     def _end_if_empty(self) -> None:
-        if not self._seats and (not self.group.absent or self.group.failure is not None):
+        if self._seats:
+            return
+        if self.group.absent and self.group.failure is None:
+            # Who left so early may have been faster than the others came.
+            asyncio.get_running_loop().call_later(LEASE_SECONDS, self._end_if_still_empty)
+        else:
+            self.ended.set()
+
+    def _end_if_still_empty(self) -> None:
+        if not self._seats:
             self.ended.set()
 
     # -- engine.Ranks
@@ -153,7 +172,9 @@ class Jobs:
             raise self._stopping
         job = self._jobs.get(picture.generation)
         if job is None:
-            job = self._make(Group(picture, request.node), request)
+            group = Group(picture, request.node)
+            group.check_local(request.rank)
+            job = self._make(group, request)
             self._jobs[picture.generation] = job
             self.served += 1
             self._ends.add(end := asyncio.create_task(self._end(job)))

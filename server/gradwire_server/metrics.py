@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter as TallyOf
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
+
+_DIRECTIONS = ("sent", "received")
 
 _ROUND_BUCKETS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
@@ -14,11 +18,20 @@ _ROUND_BUCKETS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The bytes exchanged with one peer."""
+
+    sent: Counter
+    received: Counter
+
+
 class Metrics:
     """The daemon's metrics in a registry of their own."""
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
         self.registry = registry
+        self._holds: TallyOf[str] = TallyOf()
         self._schedules: dict[str, tuple[Counter, Histogram]] = {}
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
@@ -64,6 +77,21 @@ class Metrics:
             "Rounds that wait longer than the warning period.",
             registry=registry,
         )
+
+    def hold_peer(self, address: str) -> Traffic:
+        """The counters of a peer, which stay until each hold is released."""
+        self._holds[address] += 1
+        return Traffic(
+            *(self.peer_bytes.labels(peer=address, direction=way) for way in _DIRECTIONS)
+        )
+
+    def release_peer(self, address: str) -> None:
+        """A job that talked to this peer has ended; with the last one its series go."""
+        self._holds[address] -= 1
+        if not self._holds[address]:
+            del self._holds[address]
+            for way in _DIRECTIONS:
+                self.peer_bytes.remove(address, way)
 
     def round_done(self, schedule: str, seconds: float) -> None:
         """Count a round."""

@@ -45,11 +45,32 @@ class Spec:
     shapes: str = field(default="", compare=False)
     wire: pb.Wire = pb.WIRE_EXACT
 
+    @classmethod
+    def read(cls, spec: pb.Spec) -> Spec:
+        """What a message says."""
+        return cls(
+            spec.op, spec.dtype, spec.elements, spec.shape_digest, spec.shapes, spec.wire
+        )
+
+    def write(self) -> pb.Spec:
+        """The message that says so."""
+        return pb.Spec(
+            op=self.op,
+            dtype=self.dtype,
+            elements=self.elements,
+            shape_digest=self.shape_digest,
+            shapes=self.shapes,
+            wire=self.wire,
+        )
+
     def __str__(self) -> str:
         # Anybody may send a number that has no name: that is to be told, not to fail on.
         op = _OPS.get(self.op, f"op {self.op}")
         dtype = DTYPES[self.dtype].name if self.dtype in DTYPES else f"dtype {self.dtype}"
         shapes = f" [{self.shapes}]" if self.shapes else ""
+        if self.shapes.endswith("..."):
+            # The rest is left out; where two differ only there, this still tells them apart.
+            shapes += f" (shapes {self.shape_digest:08x})"
         return f"{op} of {self.elements} x {dtype}{shapes}"
 
 
@@ -68,8 +89,11 @@ class Contribution:
         Raises ProtocolError for what nobody could reduce.
         """
         spec, weight = self.spec, self.weight
-        if spec.dtype not in DTYPES or spec.op not in _OPS:
-            raise ProtocolError(f"rank {rank} brought an op or dtype that is not known: {spec}")
+        if spec.dtype not in DTYPES or spec.op not in _OPS or spec.wire != pb.WIRE_EXACT:
+            raise ProtocolError(
+                f"rank {rank} brought an op or dtype that is not known, or a wire other than"
+                f" exact: {spec}"
+            )
         info = DTYPES[spec.dtype]
         fits = weight == 1.0 if info.is_integer else 0 < weight < float("inf")
         if spec.op == pb.OP_MEAN and not fits:
@@ -186,6 +210,10 @@ class Rounds(Generic[P]):
         if self._ranks and all(last > key for last in self._last.values()):
             return None
         return self._open.setdefault(key, Round(key, self._ranks, now))
+
+    def clear(self) -> None:
+        """The job is over; no round will have a result."""
+        self._open.clear()
 
     def close(self, key: Key) -> None:
         """The round has its result."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_CONNECT_SECONDS = 30.0
+FIRST_MESSAGE_SECONDS = 10.0
 
 _STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
@@ -123,9 +124,8 @@ class Aggregator:
         if request.protocol != PROTOCOL:
             raise RefusedError(
                 f"this daemon is gradwire {self._identity.version} and speaks protocol"
-                f" {PROTOCOL},"
-                f" rank {request.rank} speaks {request.protocol}; install the same release on"
-                " both"
+                f" {PROTOCOL}, rank {request.rank} speaks {request.protocol}; install the same"
+                " release on both"
             )
         picture = _picture(request)
         job = await self._jobs.enter(picture, request)
@@ -139,6 +139,7 @@ class Aggregator:
             gone = isinstance(error, asyncio.CancelledError)
             job.lose(request.rank, "its process ended while it joined" if gone else str(error))
             raise
+        job.expect(request.rank)
         return self._seated(request, job, seat.token)
 
     def _seated(self, request: pb.JoinRequest, job: Job, token: str) -> pb.JoinResponse:
@@ -159,9 +160,10 @@ class Aggregator:
         rank = -1
         try:
             first = pb.ReduceRequest.FromString(await _read(context))
-            job, rank = self._jobs.find_seat(first.seat)
-            carrier = _Stream(context)
-            job.open(rank, carrier)
+            found, rank = self._jobs.find_seat(first.seat)
+            found.open(rank, _Stream(context))
+            # Only now: a second stream with the same seat must not end the first.
+            job = found
             while (data := await context.read()) is not grpc.aio.EOF:
                 request, payload = wire.split(data, pb.ReduceRequest)
                 job.engine.contribute(rank, *read_request(request, payload))
@@ -250,7 +252,14 @@ class _Stream:
 
 
 async def _read(context: Context) -> bytes:
-    data = await context.read()
+    """The first message of a stream. Raises ProtocolError where it does not come."""
+    try:
+        async with asyncio.timeout(FIRST_MESSAGE_SECONDS):
+            data = await context.read()
+    except TimeoutError:
+        raise ProtocolError(
+            f"nothing came on the stream within {FIRST_MESSAGE_SECONDS:g} s"
+        ) from None
     if data is grpc.aio.EOF:
         raise ProtocolError("the stream ended before its first message")
     return bytes(data)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from gradwire_proto import wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
-from gradwire_proto.v1 import tensor_pb2
 from gradwire_server.errors import ProtocolError
 from gradwire_server.round import Contribution, Key, Spec
 
@@ -32,13 +31,12 @@ class Carrier(Protocol):
 class Seat:
     """A rank's place in a generation, from Join to Leave."""
 
-    def __init__(self, member: Member, lost: Callable[[], None], lease_seconds: float) -> None:
+    def __init__(self, member: Member) -> None:
         self.member = member
         self.token = secrets.token_hex(16)
         self._carrier: Carrier | None = None
         self._failed: pb.Failure | None = None
-        # A rank that joined and died before it opened its stream would be waited for for ever.
-        self._lease = asyncio.get_running_loop().call_later(lease_seconds, lost)
+        self._lease: asyncio.TimerHandle | None = None
 
     @property
     def path(self) -> str:
@@ -47,18 +45,27 @@ class Seat:
             return ""
         return "stream" if self._carrier.inline else "shared_memory"
 
+    def expect(self, seconds: float, lost: Callable[[], None]) -> None:
+        """The rank knows that it is seated: call lost unless it opens its stream in time.
+
+        A rank that died in between would be waited for for ever.
+        """
+        if self._carrier is None:
+            self._lease = asyncio.get_running_loop().call_later(seconds, lost)
+
     def open(self, carrier: Carrier) -> None:
         """The rank has opened its stream. Raises ProtocolError where it had before."""
         if self._carrier is not None:
             raise ProtocolError(f"{self.member} already has a stream")
-        self._lease.cancel()
+        self.close()
         self._carrier = carrier
         if self._failed is not None:
             self.failed(0, self._failed)
 
     def close(self) -> None:
-        """The rank is gone."""
-        self._lease.cancel()
+        """Nobody need wait for the rank's stream any more."""
+        if self._lease is not None:
+            self._lease.cancel()
 
     def result(self, key: Key, slot: int, result: memoryview) -> None:
         """Tell the rank where its result lies, or send it."""
@@ -80,12 +87,6 @@ def read_request(
     request: pb.ReduceRequest, payload: memoryview | None
 ) -> tuple[Key, Contribution]:
     """What a ReduceRequest says; payload None where the chunk lies in the arena."""
-    spec = request.spec
-    return Key(request.sequence, request.chunk), Contribution(
-        read_spec(spec), request.weight, request.slot, payload
-    )
-
-
-def read_spec(spec: tensor_pb2.Spec) -> Spec:
-    """A Spec message as a value."""
-    return Spec(spec.op, spec.dtype, spec.elements, spec.shape_digest, spec.shapes, spec.wire)
+    spec = Spec.read(request.spec)
+    contribution = Contribution(spec, request.weight, request.slot, payload)
+    return Key(request.sequence, request.chunk), contribution

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import tempfile
 import tomllib
@@ -17,13 +16,19 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from gradwire_proto.addresses import (
+    LONGEST_SOCKET_PATH,
+    SYSTEM_SOCKET,
+    is_loopback,
+    is_unspecified,
+    split_address,
+    user_socket,
+)
 from gradwire_proto.dtypes import WIDEST_BYTES
 from gradwire_server.errors import SettingsError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
-
-SYSTEM_SOCKET = "/run/gradwire/gradwire.sock"
 
 
 class Settings(BaseSettings):
@@ -45,7 +50,7 @@ class Settings(BaseSettings):
     """Listen on other than loopback addresses though nobody is authenticated."""
     shm_dir: Path = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
     """Folder for the arenas, on a tmpfs."""
-    slots: int = Field(4, ge=2, le=1024)
+    slots: int = Field(4, ge=2, le=256)
     """Chunks a rank may have in flight."""
     chunk_bytes: int = Field((4 << 20) - (64 << 10), ge=4096, le=4 << 20)
     """Size of a chunk; equal on all daemons of a job. A message with one stays below the 4 MiB
@@ -84,6 +89,26 @@ class Settings(BaseSettings):
             split_address(value)
         return value
 
+    @field_validator("advertise")
+    @classmethod
+    def _leads_somewhere(cls, advertise: str) -> str:
+        # A host alone gets the port on which we listen.
+        alone = advertise.count(":") != 1 and not advertise.startswith("[")
+        host = advertise if alone else split_address(advertise)[0]
+        if is_unspecified(host):
+            raise ValueError(f"nobody can connect to {host}; name an address of this host")
+        return advertise
+
+    @field_validator("socket")
+    @classmethod
+    def _fits(cls, value: Path) -> Path:
+        length = len(os.fsencode(value))
+        if length > LONGEST_SOCKET_PATH:
+            raise ValueError(
+                f"a socket's path has at most {LONGEST_SOCKET_PATH} bytes, this one {length}"
+            )
+        return value
+
     @field_validator("chunk_bytes")
     @classmethod
     def _holds_whole_elements(cls, value: int) -> int:
@@ -105,8 +130,8 @@ class Settings(BaseSettings):
         if not insecure and not is_loopback(split_address(listen)[0]):
             raise ValueError(
                 f"listen={listen} can be reached from other hosts, and this release"
-                " authenticates"
-                " nobody: on a network you trust say --insecure or GRADWIRE_INSECURE=1, else"
+                " authenticates nobody: on a network you trust say --insecure or"
+                " GRADWIRE_INSECURE=1, else"
                 " listen on 127.0.0.1"
             )
         return insecure
@@ -126,38 +151,12 @@ def load(flags: dict[str, object]) -> Settings:
 
 def default_socket() -> Path:
     """The system's socket where we may make it, else one of this user's own."""
-    folder = Path(SYSTEM_SOCKET).parent
+    folder = SYSTEM_SOCKET.parent
     if os.access(folder, os.W_OK) or (
         not folder.exists() and os.access(folder.parent, os.W_OK)
     ):
-        return Path(SYSTEM_SOCKET)
-    return user_socket()
-
-
-def user_socket() -> Path:
-    """The per-user socket; gradwire looks for it after the system's."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
-        return Path(runtime) / "gradwire.sock"
-    return Path(tempfile.gettempdir()) / f"gradwire-{os.getuid()}" / "gradwire.sock"
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host, without brackets, and port. Raises ValueError that shows the form expected."""
-    host, colon, port = address.rpartition(":")
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError(f"expected HOST:PORT, an IPv6 address in brackets: [{host}]:{port}")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"expected HOST:PORT with a port of 0 to 65535, got {address!r}")
-    return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nobody on another host can reach this address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        return SYSTEM_SOCKET
+    return user_socket(os.environ, tempfile.gettempdir(), os.getuid())
 
 
 def _read_file(file: object) -> dict[str, Any]:
@@ -165,7 +164,7 @@ def _read_file(file: object) -> dict[str, Any]:
         return {}
     try:
         return tomllib.loads(Path(str(file)).read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"config={file}: {error}") from error
 
 

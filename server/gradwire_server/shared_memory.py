@@ -98,8 +98,8 @@ def create(ranks: tuple[int, ...], slots: int, slot_bytes: int, folder: Path) ->
         try:
             return Arena(layout, ranks, folder)
         except OSError as error:
-            if slots // 2 >= FEWEST_SLOTS:
-                slots //= 2
+            if slots > FEWEST_SLOTS:
+                slots = max(FEWEST_SLOTS, slots // 2)
                 continue
             raise StartError(
                 f"no shared memory for {len(ranks)} ranks: {layout.size >> 20} MiB in {folder}"

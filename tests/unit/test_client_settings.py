@@ -71,7 +71,8 @@ def test_every_mistake_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
         "GRADWIRE_SHM=perhaps: expected on or off",
         "connect_timeout=0.0: expected seconds above 0",
         "warn_after=nan: expected seconds above 0",
-        "daemon=host: expected HOST:PORT, [IPV6]:PORT or unix:/path",
+        "daemon=host: expected HOST:PORT or [IPV6]:PORT, with a port of 0 to 65535, got 'host';"
+        " or unix:/path",
     ]
 
 

@@ -14,7 +14,7 @@ from gradwire_server.engine import CLOSE_SECONDS
 from gradwire_server.errors import LostError, StoppingError
 from gradwire_server.round import Contribution, Key, Spec
 from gradwire_server.testing import run, virtual_seconds
-from gradwire_server.testing_job import CHUNK_BYTES, MemoryJob, job
+from gradwire_server.testing_job import CHUNK_BYTES, SLOTS, MemoryJob, job
 from gradwire_server.transport.base import Message, Part
 
 Failure = aggregator_pb2.Failure
@@ -61,9 +61,8 @@ def test_what_does_not_match_fails_one_collective_on_all_ranks_and_names_both_si
                 assert text.startswith("round 0: ")
                 assert "mean of 5 x float32" in text
                 assert words in text
-                node = odd // 2
-                ranks = ", ".join(map(str, made.places[node]))
-                assert f"rank {odd}" in text or f"node {node} (ranks {ranks})" in text
+                ranks = ", ".join(map(str, made.places[odd // 2]))
+                assert f"rank {odd}" in text or f"with ranks {ranks} brought" in text
             assert made.heard.failures[odd, 0].kind == Failure.KIND_MISMATCH
             await works(made, 1)
 
@@ -187,7 +186,7 @@ def test_a_node_that_is_lost_ends_the_job_on_every_node_and_is_named_with_its_ra
             await made.failures(0, range(4))
             job_failure(made, "lost", Failure.KIND_LOST)
             text = (
-                "the daemon of node 1 at 10.0.0.1:1 on host1, with ranks 1, 2, is lost: severed"
+                "the daemon of node 1 at 10.0.0.1:1 on host1 with ranks 1, 2 is lost: severed"
             )
             assert {made.heard.failures[rank, 0].reason for rank in (0, 3)} == {text}
 
@@ -300,5 +299,16 @@ def test_nothing_is_left_running_after_an_end_in_mid_round(how: str) -> None:
                 made.engines[1].fail(StoppingError("the daemon of node 1 is stopping"))
                 await made.failures(0, range(5))
                 job_failure(made, "is stopping", Failure.KIND_STOPPING)
+
+    run(main())
+
+
+def test_a_rank_with_more_chunks_in_flight_than_slots_ends_the_job() -> None:
+    async def main() -> None:
+        async with job(1, 2) as made:
+            for sequence in range(SLOTS + 1):
+                made.bring(0, sequence, torch.ones(5))
+            for text in await made.failures(0, range(2)):
+                assert f"rank 0 has more than {SLOTS} chunks in flight" in text
 
     run(main())

@@ -107,3 +107,9 @@ def test_ranks_are_described_by_process_where_it_is_known() -> None:
     job = group()
     job.admit(member(2), PICTURE, 0)
     assert job.describe([0, 2]) == "rank 0, rank 2 (pid 102 on alpha)"
+
+
+def test_a_world_size_of_four_billion_costs_nothing_to_refuse() -> None:
+    nodes = (Node("a", "10.0.0.1:1", "host", (0, 1)),)
+    with pytest.raises(RefusedError, match="ranks 0 to 4294967294"):
+        Picture("generation", 4_294_967_295, nodes).check()

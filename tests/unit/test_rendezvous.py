@@ -109,10 +109,14 @@ def test_ranks_on_one_host_need_no_insecure_daemon() -> None:
 
 def test_ranks_on_several_hosts_do_and_both_remedies_are_named() -> None:
     other = replace(CARD, network="net-2", host="beta")
-    mistake = check([replace(CARD, insecure=True), other])
+    open_card = replace(CARD, insecure=True, address="10.0.0.1:1")
+    mistake = check([open_card, other])
     for words in ("several hosts", "daemon of beta", "--insecure", "GRADWIRE_INSECURE=1"):
         assert words in mistake
-    assert check([replace(CARD, insecure=True), replace(other, insecure=True)]) == ""
+    open_other = replace(other, insecure=True, address="10.0.0.2:1")
+    assert check([open_card, open_other]) == ""
+    on_loopback = check([open_card, replace(open_other, address="127.0.0.1:1")])
+    assert "daemon of beta" in on_loopback
 
 
 def test_daemons_of_different_protocols_are_told_apart_by_rank_and_version() -> None:

@@ -36,7 +36,7 @@ class Line:
 
 def with_a_seat(test: Callable[[Seat], None]) -> None:
     async def main() -> None:
-        seat = Seat(MEMBER, lambda: None, 30.0)
+        seat = Seat(MEMBER)
         test(seat)
         seat.close()
 
@@ -107,7 +107,7 @@ def test_a_second_stream_is_refused_and_the_first_one_stays() -> None:
 def test_a_rank_that_opens_no_stream_in_time_is_lost() -> None:
     async def main() -> list[str]:
         said: list[str] = []
-        Seat(MEMBER, lambda: said.append("lost"), 30.0)
+        Seat(MEMBER).expect(30.0, lambda: said.append("lost"))
         await virtual_seconds(29)
         early = len(said)
         await virtual_seconds(2)
@@ -120,7 +120,9 @@ def test_a_rank_that_opens_no_stream_in_time_is_lost() -> None:
 def test_a_rank_that_opened_its_stream_or_left_is_not(end: Callable[[Seat], None]) -> None:
     async def main() -> list[str]:
         said: list[str] = []
-        end(Seat(MEMBER, lambda: said.append("lost"), 30.0))
+        seat = Seat(MEMBER)
+        seat.expect(30.0, lambda: said.append("lost"))
+        end(seat)
         await virtual_seconds(60)
         return said
 

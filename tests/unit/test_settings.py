@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gradwire_proto.addresses import is_loopback, split_address
 from gradwire_server.errors import SettingsError
-from gradwire_server.settings import Settings, is_loopback, load, split_address
+from gradwire_server.settings import Settings, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,3 +154,25 @@ def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         settings.slots = 3
     assert isinstance(settings, Settings)
+
+
+@pytest.mark.parametrize("advertise", ["host:port", "10.0.0.1:70000", "::", "[::]:50700"])
+def test_an_advertised_address_that_leads_nowhere_is_refused(advertise: str) -> None:
+    (line,) = mistakes({"advertise": advertise})
+    assert line.startswith(f"advertise={advertise}: ")
+
+
+@pytest.mark.parametrize("advertise", ["host", "host:50700", "fd00::2", "[fd00::2]:50700"])
+def test_a_host_alone_or_with_a_port_may_be_advertised(advertise: str) -> None:
+    assert load({"advertise": advertise}).advertise == advertise
+
+
+def test_a_socket_path_that_is_too_long_for_the_system_is_refused() -> None:
+    (line,) = mistakes({"socket": "/" + 107 * "x"})
+    assert "at most 107 bytes, this one 108" in line
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "gradwire.toml"
+    file.write_bytes(b"\xff\xfe\x00")
+    assert f"config={file}" in mistakes({"config": str(file)})[0]

@@ -73,7 +73,7 @@ class JoinRequest(_message.Message):
     timeout: _duration_pb2.Duration
     warn_after: _duration_pb2.Duration
     connect_timeout: _duration_pb2.Duration
-    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., node: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., shared_memory: _Optional[bool] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., warn_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., connect_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., node: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., shared_memory: _Optional[bool] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., warn_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., connect_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("seat", "chunk_bytes", "slots", "arena")
@@ -85,7 +85,7 @@ class JoinResponse(_message.Message):
     chunk_bytes: int
     slots: int
     arena: Arena
-    def __init__(self, seat: _Optional[str] = ..., chunk_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., arena: _Optional[_Union[Arena, _Mapping]] = ...) -> None: ...
+    def __init__(self, seat: _Optional[str] = ..., chunk_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., arena: _Optional[_Union[Arena, _Mapping[str, object]]] = ...) -> None: ...
 
 class Arena(_message.Message):
     __slots__ = ("path", "nonce", "ranks", "local_rank", "doorbell")
@@ -117,7 +117,7 @@ class ReduceRequest(_message.Message):
     weight: float
     slot: int
     payload: bytes
-    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping]] = ..., weight: _Optional[float] = ..., slot: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., slot: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ReduceResponse(_message.Message):
     __slots__ = ("sequence", "chunk", "slot", "failure", "payload")
@@ -131,7 +131,7 @@ class ReduceResponse(_message.Message):
     slot: int
     failure: Failure
     payload: bytes
-    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., slot: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., slot: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("scope", "kind", "reason")
@@ -195,7 +195,7 @@ class StatusResponse(_message.Message):
     metrics: str
     uptime: _duration_pb2.Duration
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
-    def __init__(self, version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., socket: _Optional[str] = ..., metrics: _Optional[str] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., socket: _Optional[str] = ..., metrics: _Optional[str] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping[str, object]]]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
     __slots__ = ("generation", "world_size", "node", "nodes", "ranks", "links", "rounds_done", "rounds_failed", "rounds_open", "failure")
@@ -219,7 +219,7 @@ class JobStatus(_message.Message):
     rounds_failed: int
     rounds_open: int
     failure: str
-    def __init__(self, generation: _Optional[str] = ..., world_size: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., rounds_done: _Optional[int] = ..., rounds_failed: _Optional[int] = ..., rounds_open: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+    def __init__(self, generation: _Optional[str] = ..., world_size: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping[str, object]]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping[str, object]]]] = ..., rounds_done: _Optional[int] = ..., rounds_failed: _Optional[int] = ..., rounds_open: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class RankStatus(_message.Message):
     __slots__ = ("rank", "host", "pid", "joined", "path", "sequences")

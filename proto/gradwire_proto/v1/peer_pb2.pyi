@@ -33,7 +33,7 @@ class Frame(_message.Message):
     left: Left
     goodbye: Goodbye
     payload: bytes
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., share: _Optional[_Union[Share, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., share: _Optional[_Union[Share, _Mapping[str, object]]] = ..., abort: _Optional[_Union[Abort, _Mapping[str, object]]] = ..., left: _Optional[_Union[Left, _Mapping[str, object]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol", "generation", "node", "chunk_bytes")
@@ -63,7 +63,7 @@ class Share(_message.Message):
     index: int
     weight: float
     spec: _tensor_pb2.Spec
-    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping]] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ...) -> None: ...
 
 class Abort(_message.Message):
     __slots__ = ("sequence", "failure")
@@ -71,7 +71,7 @@ class Abort(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     failure: _aggregator_pb2.Failure
-    def __init__(self, sequence: _Optional[int] = ..., failure: _Optional[_Union[_aggregator_pb2.Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., failure: _Optional[_Union[_aggregator_pb2.Failure, _Mapping[str, object]]] = ...) -> None: ...
 
 class Left(_message.Message):
     __slots__ = ("rank", "sequences")

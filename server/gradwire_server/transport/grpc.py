@@ -8,18 +8,17 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from gradwire_proto import PROTOCOL, wire
+from gradwire_proto import PROTOCOL
 from gradwire_proto.v1 import peer_pb2 as pb
-from gradwire_proto.v1 import tensor_pb2
 from gradwire_server.errors import LostError, ProtocolError
-from gradwire_server.round import Key
-from gradwire_server.seat import read_spec
-from gradwire_server.transport.base import Abort, Left, Message, Part, Receiver
+from gradwire_server.transport.frames import decode, encode
 
 if TYPE_CHECKING:
     from gradwire_server.group import Group
-    from gradwire_server.metrics import Metrics
+    from gradwire_server.metrics import Metrics, Traffic
+    from gradwire_server.transport.base import Message, Receiver
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +55,9 @@ Write = Callable[[bytes], Awaitable[None]]
 class _Link:
     """One stream, written in order by a task of its own: a cancelled write would end it."""
 
-    def __init__(self, write: Write, count: Callable[[str, int], None]) -> None:
+    def __init__(self, write: Write, traffic: Traffic) -> None:
         self._write = write
-        self._count = count
+        self._traffic = traffic
         self._queue: asyncio.Queue[tuple[Message | None, asyncio.Future[None]]] = (
             asyncio.Queue()
         )
@@ -81,7 +80,7 @@ class _Link:
     def received(self, size: int) -> None:
         """Count what came."""
         self.received_bytes += size
-        self._count("received", size)
+        self._traffic.received.inc(size)
 
     def close(self) -> None:
         """Drop what is queued."""
@@ -106,9 +105,9 @@ class _Link:
 
     async def _put(self, message: Message | None) -> None:
         # Encoding is the copy: whatever happens to the buffer from now on, the frame is whole.
-        frame = _encode(message)
+        frame = encode(message)
         self.sent_bytes += len(frame)
-        self._count("sent", len(frame))
+        self._traffic.sent.inc(len(frame))
         await self._write(frame)
 
 
@@ -123,6 +122,7 @@ class GrpcTransport:
         self._receiver = receiver
         self._metrics = metrics
         self._links: dict[int, _Link] = {}
+        self._accepted: set[int] = set()
         self._parted: set[int] = set()
         self._changed = asyncio.Event()
         self._dials: dict[int, asyncio.Task[None]] = {}
@@ -186,14 +186,16 @@ class GrpcTransport:
         for task in self._dials.values():
             task.cancel()
         await asyncio.gather(*self._dials.values(), return_exceptions=True)
-        for link in self._links.values():
+        for peer, link in self._links.items():
             link.close()
+            self._metrics.release_peer(self._group.picture.nodes[peer].address)
 
     async def accept(self, hello: pb.Hello, read: Read, write: Write) -> None:
         """Serve a stream that a node of lower index has opened; returns when it ends."""
         self._check(hello, range(self._group.node))
-        if hello.node in self._links:
+        if hello.node in self._accepted:
             raise ProtocolError(f"node {hello.node} is linked already")
+        self._accepted.add(hello.node)
         await write(_hello(self._group, self._chunk_bytes))
         await self._serve(hello.node, read, write)
 
@@ -211,7 +213,7 @@ class GrpcTransport:
                         raise ProtocolError(f"{await call.details() or 'it hung up'}")
                     hello = pb.Frame.FromString(first).hello
                     self._check(hello, range(peer, peer + 1))
-                except (grpc.RpcError, ProtocolError) as error:
+                except (grpc.RpcError, DecodeError, ProtocolError) as error:
                     self._trouble[peer] = _words(error)
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
@@ -233,22 +235,21 @@ class GrpcTransport:
         return [peer for peer in self._group.peers if peer not in self._links]
 
     def _describe(self, peer: int) -> str:
-        node = self._group.picture.nodes[peer]
-        ranks = ", ".join(map(str, node.ranks))
         default = "nothing has come from it" if peer < self._group.node else "no answer"
         trouble = self._trouble.get(peer, default)
-        return f"node {peer} at {node.address} on {node.host} with ranks {ranks} ({trouble})"
+        return f"{self._group.picture.describe(peer)} ({trouble})"
 
     # -- a stream that is up
 
     async def _serve(self, peer: int, read: Read, write: Write) -> None:
-        link = self._links[peer] = _Link(write, lambda way, size: self._count(peer, way, size))
+        address = self._group.picture.nodes[peer].address
+        link = self._links[peer] = _Link(write, self._metrics.hold_peer(address))
         self._changed.set()
         reason = "its process or its connection ended without a goodbye"
         try:
             while (data := await read()) is not grpc.aio.EOF:
                 link.received(len(data))
-                message = _decode(data)
+                message = decode(data)
                 if message is None:
                     self._parted.add(peer)
                     break
@@ -262,10 +263,6 @@ class GrpcTransport:
             link.up = False
             if not self._closing and peer not in self._parted:
                 self._receiver.lost(peer, reason)
-
-    def _count(self, peer: int, direction: str, size: int) -> None:
-        address = self._group.picture.nodes[peer].address
-        self._metrics.peer_bytes.labels(peer=address, direction=direction).inc(size)
 
 
 def _settle(written: asyncio.Future[None]) -> None:
@@ -287,66 +284,3 @@ def _hello(group: Group, chunk_bytes: int) -> bytes:
         chunk_bytes=chunk_bytes,
     )
     return pb.Frame(hello=hello).SerializeToString()
-
-
-def _encode(message: Message | None) -> bytes:
-    match message:
-        case None:
-            return pb.Frame(goodbye=pb.Goodbye()).SerializeToString()
-        case Part():
-            share = pb.Share(
-                sequence=message.key.sequence,
-                chunk=message.key.chunk,
-                schedule=message.schedule,
-                step=message.step,
-                index=message.share,
-                weight=message.weight,
-                spec=_spec(message),
-            )
-            return wire.join(pb.Frame(share=share), message.payload)
-        case Abort():
-            abort = pb.Abort(failure=message.failure)
-            if message.sequence is not None:
-                abort.sequence = message.sequence
-            return pb.Frame(abort=abort).SerializeToString()
-        case Left():
-            left = pb.Left(rank=message.rank, sequences=message.sequences)
-            return pb.Frame(left=left).SerializeToString()
-
-
-def _spec(part: Part) -> tensor_pb2.Spec:
-    spec = part.spec
-    return tensor_pb2.Spec(
-        op=spec.op,
-        dtype=spec.dtype,
-        elements=spec.elements,
-        shape_digest=spec.shape_digest,
-        shapes=spec.shapes,
-        wire=spec.wire,
-    )
-
-
-def _decode(data: bytes) -> Message | None:
-    frame, payload = wire.split(data, pb.Frame)
-    match frame.WhichOneof("kind"):
-        case "share":
-            share = frame.share
-            return Part(
-                Key(share.sequence, share.chunk),
-                share.schedule,
-                share.step,
-                share.index,
-                share.weight,
-                read_spec(share.spec),
-                payload,
-            )
-        case "abort":
-            scope = frame.abort.failure.scope
-            whole_job = scope == frame.abort.failure.SCOPE_JOB
-            return Abort(None if whole_job else frame.abort.sequence, frame.abort.failure)
-        case "left":
-            return Left(frame.left.rank, frame.left.sequences)
-        case "goodbye":
-            return None
-        case kind:
-            raise ProtocolError(f"expected a share, abort, left or goodbye, got {kind}")

@@ -1,0 +1,58 @@
+"""Where daemons and ranks look for one another; no look-up, no socket."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SYSTEM_SOCKET = Path("/run/gradwire/gradwire.sock")
+LONGEST_SOCKET_PATH = 107
+"""Bytes of a Unix socket's path, see unix(7)."""
+
+HIGHEST_PORT = 65535
+
+
+def user_socket(environment: Mapping[str, str], temporary: str, user: int) -> Path:
+    """A user's own socket: where a daemon goes that may not make the system's."""
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "gradwire.sock"
+    return Path(temporary) / f"gradwire-{user}" / "gradwire.sock"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host, without brackets, and port. Raises ValueError that shows the form expected."""
+    host, colon, port = address.rpartition(":")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(
+            f"put an IPv6 address in brackets: [{host}]:{port}, or [{address}]:PORT"
+        )
+    number = int(port) if port.isascii() and port.isdigit() else HIGHEST_PORT + 1
+    if not colon or not host or number > HIGHEST_PORT:
+        raise ValueError(
+            f"expected HOST:PORT or [IPV6]:PORT, with a port of 0 to {HIGHEST_PORT}, got"
+            f" {address!r}"
+        )
+    return host.strip("[]"), number
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody on another host can reach this address; a name may lead anywhere."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether this stands for all addresses of a host, and so is none to connect to."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
