@@ -1,7 +1,7 @@
 """Tells the C allocator to keep what it has: frames of a megabyte come and go all the time.
 
 By default glibc gives memory of that size back to the kernel at once, and the kernel clears
-every page again for the next frame: a fifth of an exchange between two nodes. See mallopt(3).
+every page again for the next frame: a sixth of an exchange between two nodes. See mallopt(3).
 """
 
 from __future__ import annotations

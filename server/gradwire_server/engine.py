@@ -103,7 +103,7 @@ class Engine:
         self._transport = transport
 
     def sequences(self, rank: int) -> int:
-        """Collectives that a local rank has begun."""
+        """Collectives that a local rank has brought all of."""
         return self._rounds.sequences(rank)
 
     @property
