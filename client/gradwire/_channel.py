@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import socket
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 import grpc
 
@@ -37,6 +40,10 @@ class Line(Protocol):
     """How tensors travel: "shared_memory" or "stream"."""
     daemon: str
     """The daemon at the other end, in words."""
+
+    def await_response(self) -> None:
+        """Return once there may be a response. Nothing is lost where this is interrupted."""
+        ...
 
     def send(self, request: pb.ReduceRequest, payload: memoryview | None) -> None:
         """Hand a request over, with its chunk where that lies in no arena. Does not wait.
@@ -117,6 +124,20 @@ class Doorbell:
             self._socket.close()
             raise
         self._socket.send(pb.ReduceRequest(seat=seat).SerializeToString())
+        _doorbells.add(self)
+
+    def await_response(self) -> None:
+        """See Line."""
+        with contextlib.suppress(OSError):
+            self._socket.recv(1, socket.MSG_PEEK)
+
+    def forget(self) -> None:
+        """In a forked child: let go of the socket, which is the parent's.
+
+        The daemon takes the end of the connection for the end of the rank, so no child may keep
+        it open.
+        """
+        self._socket.close()
 
     def send(self, request: pb.ReduceRequest, payload: memoryview | None) -> None:
         """See Line."""
@@ -155,6 +176,17 @@ class Doorbell:
         return LostError(f"{self.daemon} is gone: it closed the connection")
 
 
+_doorbells: WeakSet[Doorbell] = WeakSet()
+
+
+def _forget_doorbells() -> None:
+    for doorbell in _doorbells:
+        doorbell.forget()
+
+
+os.register_at_fork(after_in_child=_forget_doorbells)
+
+
 class Stream:
     """Line over the Reduce stream; chunks travel in the messages."""
 
@@ -165,6 +197,9 @@ class Stream:
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._requests.put(pb.ReduceRequest(seat=seat).SerializeToString())
         self._call = method(self._outgoing())
+
+    def await_response(self) -> None:
+        """See Line. gRPC gives no such word."""
 
     def _outgoing(self) -> Iterator[bytes]:
         while (request := self._requests.get()) is not None:

@@ -7,6 +7,7 @@ do either by itself, it does: that spares waking a thread.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -85,6 +86,7 @@ class Pipeline:
     def __init__(self, line: Line, arena: Arena | None, terms: Terms) -> None:
         self.stats: SessionStats = SessionStats(0, 0, 0.0)
         self.over: AggregationError | None = None
+        self._process = os.getpid()
         self._line = line
         self._arena = arena
         self._terms = terms
@@ -133,12 +135,25 @@ class Pipeline:
             self._pump()
         return future
 
+    def check_process(self) -> None:
+        """Raise LostError in a process forked from the one that connected."""
+        if os.getpid() != self._process:
+            raise LostError(
+                "this session belongs to the process that connected, not to one forked from it;"
+                " connect in each process"
+            )
+
     def call_listener(self) -> None:
         """Somebody waits who does not hear by itself."""
         self._called.set()
 
     def end(self, error: AggregationError, leave: Callable[[], None] | None = None) -> None:
-        """Fail what has no result, once; leave, if given, says goodbye to the daemon."""
+        """Fail what has no result, once; leave, if given, says goodbye to the daemon.
+
+        Does nothing in a forked child, whose parent goes on.
+        """
+        if os.getpid() != self._process:
+            return
         with self._work:
             if self.over is not None:
                 return
@@ -176,12 +191,16 @@ class Pipeline:
             if self._pumping:
                 return
             self._pumping = True
-        while (chunk := self._take_chunk()) is not None:
-            try:
-                self._send(*chunk)
-            except LostError:
-                # Who hears learns why: the daemon's last words may lie unread.
-                self._called.set()
+        try:
+            while (chunk := self._take_chunk()) is not None:
+                try:
+                    self._send(*chunk)
+                except LostError:
+                    # Who hears learns why: the daemon's last words may lie unread.
+                    self._called.set()
+        except BaseException as error:
+            self.end(LostError(f"sending a tensor was interrupted by {error!r}"))
+            raise
 
     def _take_chunk(self) -> tuple[_Collective, int, int] | None:
         with self._work:
@@ -232,6 +251,7 @@ class Pipeline:
 
     def _hear_until(self, future: Result) -> None:
         """Hear what comes until this future has its result, unless somebody hears already."""
+        self.check_process()
         while not future.done() and self._ear.acquire(blocking=False):
             try:
                 if not future.done():
@@ -240,6 +260,7 @@ class Pipeline:
                 self._ear.release()
 
     def _hear(self) -> None:
+        self._line.await_response()
         try:
             response, payload = self._line.receive()
             self._heard = time.monotonic()
@@ -249,8 +270,11 @@ class Pipeline:
                 self._received(response, payload)
         except LostError as error:
             self.end(error)
-        except Exception as error:  # noqa: BLE001 - nobody would hear what comes after it
-            self.end(LostError(f"this client made a mistake of its own: {error!r}"))
+        except BaseException as error:
+            # A signal's, or a mistake of ours. A response may be half taken: nobody must wait
+            # for the other half.
+            self.end(LostError(f"taking a result was interrupted by {error!r}"))
+            raise
 
     def _received(self, response: pb.ReduceResponse, payload: memoryview) -> None:
         collective = self._open.get(response.sequence)

@@ -214,6 +214,15 @@ def find_store(
     store: Store | None, rank: int | None, world_size: int | None
 ) -> tuple[Store, int, int]:
     """Store, rank and world size of the job: given, torch's own, or the environment's."""
+    found = _find_store(store, rank, world_size)
+    if not 0 <= found[1] < found[2]:
+        raise ConnectError(f"rank {found[1]} is outside a world of {found[2]}")
+    return found
+
+
+def _find_store(
+    store: Store | None, rank: int | None, world_size: int | None
+) -> tuple[Store, int, int]:
     if store is not None:
         if rank is None or world_size is None:
             raise ConnectError("connect(store=...) needs rank=... and world_size=... too")
@@ -233,6 +242,13 @@ def find_store(
             " call init_process_group first, or set all of RANK, WORLD_SIZE, MASTER_ADDR and"
             " MASTER_PORT"
         )
+    wrong = [
+        f"{name}={os.environ[name]}"
+        for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
+        if not os.environ[name].isdigit()
+    ]
+    if wrong:
+        raise ConnectError(f"expected whole numbers, got {', '.join(wrong)}")
     return _from_environment()
 
 

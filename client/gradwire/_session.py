@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,7 +45,6 @@ class Session:
         self._place = place
         self._pipeline = pipeline
         self._leave = leave
-        self._process = os.getpid()
         atexit.register(self.close)
 
     @property
@@ -96,7 +94,7 @@ class Session:
 
         The future holds the tensor itself, with the same bits on every rank. Until then the
         tensor must not be touched. Any shape, contiguous or not; fp16, bf16, fp32, fp64,
-        complex, and integers of 8 to 64 bits. `op` is mean, sum, min, max or product; `weight`
+        complex, int8 to int64, uint8. `op` is mean, sum, min, max or product; `weight`
         is this rank's share in a mean. 16-bit floats are summed in fp32; a mean of integers is
         truncated. What is chained to the future may submit collectives, too, if it does so in
         the same order on all ranks.
@@ -121,18 +119,13 @@ class Session:
 
     def close(self) -> None:
         """Leave the job; collectives without a result fail on this rank. May be repeated."""
-        if os.getpid() == self._process:
-            atexit.unregister(self.close)
-            self._pipeline.end(LostError("this session was closed"), self._leave)
+        atexit.unregister(self.close)
+        self._pipeline.end(LostError("this session was closed"), self._leave)
 
     def _submit(
         self, tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float
     ) -> Result:
-        if os.getpid() != self._process:
-            raise LostError(
-                "this session belongs to the process that connected, not to one forked from it;"
-                " connect in each process"
-            )
+        self._pipeline.check_process()
         spec = describe(tensor, shapes, op, weight)
         return self._pipeline.submit(*as_bytes(tensor), spec, weight)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -14,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+
+LONGEST_SECONDS = 30 * 24 * 3600.0
+"""A month; more than that means for ever, and the system's clocks can't all count it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,9 @@ def load(
         insecure=pick("GRADWIRE_INSECURE", insecure, _switch, default=False),
     )
     mistakes += [
-        f"{name}={seconds}: expected seconds above 0"
+        f"{name}={seconds}: expected seconds above 0, at most {LONGEST_SECONDS:.0f}"
         for name in ("timeout", "connect_timeout", "warn_after")
-        if not 0 < (seconds := getattr(settings, name)) < math.inf
+        if not 0 < (seconds := getattr(settings, name)) <= LONGEST_SECONDS
     ]
     if settings.daemon is not None and (mistake := _address_mistake(settings.daemon)):
         mistakes.append(f"daemon={settings.daemon}: {mistake}")

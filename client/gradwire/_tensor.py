@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from gradwire_proto.dtypes import BY_NAME, DTYPES, OPS
+from gradwire_proto.dtypes import BY_NAME, DTYPES, LEAST_WEIGHT, MOST_WEIGHT, OPS
 from gradwire_proto.v1 import tensor_pb2 as pb
 
 if TYPE_CHECKING:
@@ -79,8 +79,10 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
         raise TypeError(
             f"can't reduce {tensor.dtype} with op {op}; expected one of {', '.join(BY_NAME)}"
         )
-    if not 0 < weight < float("inf"):
-        raise ValueError(f"expected a weight above 0, got {weight}")
+    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise ValueError(
+            f"expected a weight above 0, {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, got {weight}"
+        )
     if weight != 1.0 and (op != "mean" or DTYPES[BY_NAME[_name(real)]].is_integer):
         raise ValueError(
             f"a weight needs op mean and a floating-point tensor, got {op} of {real}"

@@ -29,7 +29,8 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError(
-            f"put an IPv6 address in brackets: [{host}]:{port}, or [{address}]:PORT"
+            f"expected HOST:PORT; put an IPv6 address in brackets: [{host}]:{port}, or"
+            f" [{address}]:PORT"
         )
     number = int(port) if port.isascii() and port.isdigit() else HIGHEST_PORT + 1
     if not colon or not host or number > HIGHEST_PORT:

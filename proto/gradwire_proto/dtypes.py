@@ -40,6 +40,9 @@ DTYPES: dict[pb.Dtype, DtypeInfo] = {
 BY_NAME: dict[str, pb.Dtype] = {info.name: dtype for dtype, info in DTYPES.items()}
 WIDEST_BYTES = max(info.itemsize for info in DTYPES.values())
 
+LEAST_WEIGHT, MOST_WEIGHT = 2.0**-32, 2.0**32
+"""Weights beyond these could take an fp32 sum out of its range."""
+
 OPS: dict[str, pb.Op] = {
     "sum": pb.OP_SUM,
     "mean": pb.OP_MEAN,

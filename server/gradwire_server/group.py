@@ -39,7 +39,7 @@ class Picture:
         """A node in words: where it is, and who sits there."""
         there = self.nodes[node]
         ranks = ", ".join(map(str, there.ranks))
-        return f"node {node} at {there.address} on {there.host} with ranks {ranks}"
+        return f"node {node} at {there.address} on {there.host} (ranks {ranks})"
 
     def node_of(self, rank: int) -> int:
         """Index of the node at which this rank sits."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gradwire_proto.chunks import chunk_count, chunk_range
-from gradwire_proto.dtypes import DTYPES, OPS
+from gradwire_proto.dtypes import DTYPES, LEAST_WEIGHT, MOST_WEIGHT, OPS
 from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import MismatchError, ProtocolError, ReductionError
 
@@ -23,7 +23,8 @@ P = TypeVar("P")
 _OPS = {op: name for name, op in OPS.items()}
 
 FAILURES_KEPT = 1024
-"""Failed collectives that are remembered for ranks and frames that come late to them."""
+"""Failed collectives that are remembered though all local ranks have gone on: frames may come
+late. For a rank that lags behind, all are."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,9 +96,9 @@ class Contribution:
                 f" exact: {spec}"
             )
         info = DTYPES[spec.dtype]
-        fits = weight == 1.0 if info.is_integer else 0 < weight < float("inf")
-        if spec.op == pb.OP_MEAN and not fits:
-            expected = "1 for integers" if info.is_integer else "above 0"
+        least, most = (1.0, 1.0) if info.is_integer else (LEAST_WEIGHT, MOST_WEIGHT)
+        if spec.op == pb.OP_MEAN and not least <= weight <= most:
+            expected = "1 for integers" if info.is_integer else f"{least:g} to {most:g}"
             raise ProtocolError(f"rank {rank} brought weight {weight}, expected {expected}")
         whole = spec.elements * info.itemsize
         chunks = chunk_count(whole, chunk_bytes)
@@ -224,7 +225,8 @@ class Rounds(Generic[P]):
         if sequence in self._failed:
             return None
         self._failed[sequence] = error
-        while len(self._failed) > FAILURES_KEPT:
+        slowest = min((last.sequence for last in self._last.values()), default=sequence)
+        while len(self._failed) > FAILURES_KEPT and next(iter(self._failed)) < slowest:
             self._failed.popitem(last=False)
         dropped = [found for key, found in self._open.items() if key.sequence == sequence]
         for found in dropped:

@@ -147,8 +147,8 @@ def test_a_peer_that_ends_its_stream_without_a_goodbye_is_lost(how: str) -> None
 @pytest.mark.parametrize(
     ("node", "words"),
     [
-        (0, "node 1 at 127.0.0.1:1 on host1 with ranks 1 ("),
-        (1, "node 0 at 127.0.0.1:2 on host0 with ranks 0 (nothing has come from it"),
+        (0, "node 1 at 127.0.0.1:1 on host1 (ranks 1): "),
+        (1, "node 0 at 127.0.0.1:2 on host0 (ranks 0): nothing has come from it"),
     ],
 )
 def test_a_node_that_does_not_answer_is_named_with_what_is_in_the_way(

@@ -258,5 +258,5 @@ def test_a_daemon_that_is_stuck_is_named_after_timeout_and_grace(mortal: Cluster
     assert isinstance(own[1], gradwire.LostError)
     assert f"the daemon at {mortal.addresses[0]} has been silent" in str(own[1])
     assert isinstance(other[1], gradwire.RoundTimeoutError)
-    assert f"node 0 at {address} (ranks 0, 1)" in str(other[1])
+    assert f"node 0 at {address} on {socket.gethostname()} (ranks 0, 1)" in str(other[1])
     assert max(own[0], other[0]) < 10

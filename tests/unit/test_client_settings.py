@@ -69,8 +69,8 @@ def test_every_mistake_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mistakes(connect_timeout=0.0, warn_after=float("nan"), daemon="host") == [
         "GRADWIRE_TIMEOUT=long: expected seconds, such as 60 or 0.5",
         "GRADWIRE_SHM=perhaps: expected on or off",
-        "connect_timeout=0.0: expected seconds above 0",
-        "warn_after=nan: expected seconds above 0",
+        "connect_timeout=0.0: expected seconds above 0, at most 2592000",
+        "warn_after=nan: expected seconds above 0, at most 2592000",
         "daemon=host: expected HOST:PORT or [IPV6]:PORT, with a port of 0 to 65535, got 'host';"
         " or unix:/path",
     ]
@@ -79,7 +79,7 @@ def test_every_mistake_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
 def test_times_are_seconds_above_0(seconds: float) -> None:
     assert mistakes(timeout=seconds, warn_after=1.0) == [
-        f"timeout={seconds}: expected seconds above 0"
+        f"timeout={seconds}: expected seconds above 0, at most 2592000"
     ]
 
 

@@ -62,7 +62,7 @@ def test_what_does_not_match_fails_one_collective_on_all_ranks_and_names_both_si
                 assert "mean of 5 x float32" in text
                 assert words in text
                 ranks = ", ".join(map(str, made.places[odd // 2]))
-                assert f"rank {odd}" in text or f"with ranks {ranks} brought" in text
+                assert f"rank {odd}" in text or f"(ranks {ranks}) brought" in text
             assert made.heard.failures[odd, 0].kind == Failure.KIND_MISMATCH
             await works(made, 1)
 
@@ -185,9 +185,7 @@ def test_a_node_that_is_lost_ends_the_job_on_every_node_and_is_named_with_its_ra
             made.network.sever(1)
             await made.failures(0, range(4))
             job_failure(made, "lost", Failure.KIND_LOST)
-            text = (
-                "the daemon of node 1 at 10.0.0.1:1 on host1 with ranks 1, 2 is lost: severed"
-            )
+            text = "the daemon of node 1 at 10.0.0.1:1 on host1 (ranks 1, 2) is lost: severed"
             assert {made.heard.failures[rank, 0].reason for rank in (0, 3)} == {text}
 
     run(main())

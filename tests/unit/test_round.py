@@ -161,12 +161,21 @@ def test_only_ranks_that_have_begun_a_collective_wait_for_it() -> None:
     assert (book.begun(0), book.begun(1)) == ([0, 1], [0])
 
 
-def test_failures_are_remembered_for_late_comers_but_not_for_ever() -> None:
+def test_failures_are_remembered_for_frames_that_come_late_but_not_for_ever() -> None:
     book = rounds(0)
     for sequence in range(FAILURES_KEPT + 1):
+        book.advance(0, Key(sequence, 0), final=True)
         book.fail(sequence, LateError(str(sequence)))
     assert book.failure(0) is None
     assert str(book.failure(1)) == "1"
+
+
+def test_a_rank_that_lags_behind_finds_every_failure() -> None:
+    book = rounds(0, 1)
+    for sequence in range(2 * FAILURES_KEPT):
+        book.advance(0, Key(sequence, 0), final=True)
+        book.fail(sequence, LateError(str(sequence)))
+    assert str(book.failure(0)) == "0"
 
 
 @given(sequences=st.lists(st.integers(0, 6), max_size=30))

@@ -237,7 +237,7 @@ class GrpcTransport:
     def _describe(self, peer: int) -> str:
         default = "nothing has come from it" if peer < self._group.node else "no answer"
         trouble = self._trouble.get(peer, default)
-        return f"{self._group.picture.describe(peer)} ({trouble})"
+        return f"{self._group.picture.describe(peer)}: {trouble}"
 
     # -- a stream that is up
 

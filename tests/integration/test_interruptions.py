@@ -1,0 +1,91 @@
+"""Signals, forks and early ends, in a process of its own beside an honest rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import gradwire
+from gradwire_ops.cluster import Cluster, cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROGRAMS = Path(__file__).parent / "programs"
+SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Cluster]:
+    with cluster(1) as running:
+        yield running
+
+
+@contextmanager
+def beside(
+    node: Cluster, scene: str
+) -> Iterator[tuple[gradwire.Session, subprocess.Popen[str]]]:
+    """Rank 0 here, and the disturbed rank 1 in a process of its own, in a group of its own."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    daemon = node.addresses[0]
+    disturbed = subprocess.Popen(
+        [sys.executable, "-m", "interrupted", scene, str(store.port), daemon],
+        env={**os.environ, "PYTHONPATH": str(PROGRAMS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        with gradwire.connect(
+            store=store, rank=0, world_size=2, daemon=daemon, timeout=20
+        ) as session:
+            yield session, disturbed
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(disturbed.pid, signal.SIGKILL)
+        disturbed.communicate()
+
+
+def test_ctrl_c_is_heard_though_another_thread_listens(node: Cluster) -> None:
+    with beside(node, "ctrl_c") as (_, disturbed):
+        words, _ = disturbed.communicate(timeout=SECONDS)
+        assert words.startswith("interrupted after"), words
+        assert float(words.split()[2]) < 2
+
+
+def test_a_script_that_ends_in_mid_collective_ends_at_once_and_is_named(node: Cluster) -> None:
+    with beside(node, "chained") as (session, disturbed):
+        session.all_reduce(torch.ones(3)).wait()
+        assert disturbed.stdout is not None
+        assert disturbed.stdout.readline() == "leaving\n"
+        began = time.monotonic()
+        with pytest.raises(gradwire.LostError, match="rank 1"):
+            session.all_reduce(torch.ones(3)).wait()
+        assert time.monotonic() - began < 2
+        assert disturbed.wait(SECONDS) == 0
+
+
+def test_a_forked_child_neither_harms_its_parents_session_nor_hides_its_end(
+    node: Cluster,
+) -> None:
+    with beside(node, "fork") as (session, disturbed):
+        session.all_reduce(torch.ones(3)).wait()
+        assert disturbed.stdout is not None
+        assert "not to one forked from it" in disturbed.stdout.readline()
+        session.all_reduce(torch.ones(3)).wait()
+        assert disturbed.stdout.readline() == "parent: [1.0, 1.0, 1.0]\n"
+        began = time.monotonic()
+        with pytest.raises(gradwire.LostError, match=f"rank 1 .pid {disturbed.pid} "):
+            session.all_reduce(torch.ones(3)).wait()
+        assert time.monotonic() - began < 2
