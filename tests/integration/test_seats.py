@@ -63,13 +63,15 @@ def test_a_second_stream_with_a_seat_is_refused_and_the_first_goes_on(
     request = pb.ReduceRequest(weight=1.0, payload=torch.ones(2).numpy().tobytes())
     request.spec.op, request.spec.dtype = tensor_pb2.OP_SUM, tensor_pb2.DTYPE_FLOAT32
     request.spec.elements, request.spec.wire = 2, tensor_pb2.WIRE_EXACT
-    refused = threading.Event()
+    refused, answered = threading.Event(), threading.Event()
 
     def first() -> Iterator[pb.ReduceRequest]:
         yield hello
         yield request
         assert refused.wait(SECONDS)
         yield pb.ReduceRequest(sequence=1, payload=request.payload, spec=request.spec)
+        # A rank that closes its stream has left, whatever is still under way.
+        answered.wait(SECONDS)
 
     responses = stub.Reduce(first(), timeout=SECONDS)
     assert next(responses).payload == request.payload
@@ -78,6 +80,7 @@ def test_a_second_stream_with_a_seat_is_refused_and_the_first_goes_on(
     refused.set()
     assert next(responses).payload == request.payload
     stub.Leave(pb.LeaveRequest(seat=seat), timeout=SECONDS)
+    answered.set()
 
 
 def test_the_series_of_a_peer_go_with_the_last_job_that_talks_to_it(nodes: Cluster) -> None:
