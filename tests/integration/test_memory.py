@@ -34,6 +34,8 @@ FRAGMENTS_BYTES = 10 << 20
 SETTLING_LOOKS = 10
 SETTLING_SECONDS = 0.1
 
+JOBS = 20
+
 LARGE_BYTES = 256 << 20
 
 
@@ -125,8 +127,9 @@ def test_a_job_gives_its_memory_back(
     for _ in range(10):
         run()
     before, files = private_bytes(), open_files(two_nodes)
-    for _ in range(20):
+    for _ in range(JOBS):
         run()
     assert private_bytes() - before < FRAGMENTS_BYTES
-    assert open_files(two_nodes) <= files
+    # One a job would be a leak; one or two may be connections that are just being closed.
+    assert open_files(two_nodes) - files < JOBS // 4
     assert arenas_mapped(two_nodes) == 0
