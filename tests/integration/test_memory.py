@@ -31,8 +31,8 @@ LEAK_BYTES = 2 << 20
 FRAGMENTS_BYTES = 10 << 20
 """What a heap may grow by while the jobs' objects find their places; an arena is more."""
 
-SETTLING_LOOKS = 10
-SETTLING_SECONDS = 0.1
+SETTLING_LOOKS = 15
+SETTLING_SECONDS = 0.2
 
 JOBS = 20
 
@@ -60,16 +60,22 @@ def private_bytes(two_nodes: Cluster) -> Callable[[], int]:
 def open_files(nodes: Cluster) -> int:
     """Open files of all daemons, once those of the job's last connections are closed."""
     processes = [psutil.Process(daemon.pid) for daemon in nodes.daemons]
-    counts = []
-    for _ in range(SETTLING_LOOKS):
-        counts.append(sum(process.num_fds() for process in processes))
-        time.sleep(SETTLING_SECONDS)
-    return min(counts)
+    return settled(lambda: sum(process.num_fds() for process in processes))
 
 
 def arenas_mapped(nodes: Cluster) -> int:
-    maps = [Path(f"/proc/{daemon.pid}/maps").read_text() for daemon in nodes.daemons]
-    return sum(text.count("shm/gradwire-") for text in maps)
+    """Arenas in the daemons' memory, once the last job has said its goodbyes."""
+    maps = [Path(f"/proc/{daemon.pid}/maps") for daemon in nodes.daemons]
+    return settled(lambda: sum(each.read_text().count("shm/gradwire-") for each in maps))
+
+
+def settled(measure: Callable[[], int]) -> int:
+    """The least that is measured within a few seconds."""
+    least = measure()
+    for _ in range(SETTLING_LOOKS):
+        time.sleep(SETTLING_SECONDS)
+        least = min(least, measure())
+    return least
 
 
 def _memory(process: psutil.Process) -> psutil._ntuples.pmem:
