@@ -82,10 +82,11 @@ class _Link:
         self.received_bytes += size
         self._traffic.received.inc(size)
 
-    def close(self) -> None:
-        """Drop what is queued."""
+    async def close(self) -> None:
+        """Drop what is queued, and with it every view of the arena."""
         self.up = False
         self._writer.cancel()
+        await asyncio.wait([self._writer])
 
     async def _pump(self) -> None:
         try:
@@ -187,7 +188,7 @@ class GrpcTransport:
             task.cancel()
         await asyncio.gather(*self._dials.values(), return_exceptions=True)
         for peer, link in self._links.items():
-            link.close()
+            await link.close()
             self._metrics.release_peer(self._group.picture.nodes[peer].address)
 
     async def accept(self, hello: pb.Hello, read: Read, write: Write) -> None:
