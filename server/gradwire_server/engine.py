@@ -86,7 +86,6 @@ class Engine:
         self.failed_count = 0
         self._terms = terms
         self._ranks = ranks
-        self._memory = memory
         self._metrics = metrics
         self._lateness = Lateness(group, metrics, terms.timeout_seconds, terms.warn_seconds)
         self._workplace = Workplace(group, terms.schedule, memory, kernels)
@@ -244,7 +243,7 @@ class Engine:
         published = False
         self._workplace.kernels.rounds += 1
         try:
-            await execution.reduce(self._memory.result(slot, execution.size))
+            await execution.reduce(self._workplace.memory.result(slot, execution.size))
             self._publish(execution, slot)
             published = True
             await execution.sent()
@@ -274,7 +273,7 @@ class Engine:
     def _publish(self, execution: Execution, slot: int) -> None:
         round_ = execution.round
         self._rounds.close(round_.key)
-        result = self._memory.result(slot, execution.size)
+        result = self._workplace.memory.result(slot, execution.size)
         present = [rank for rank in self.group.local_ranks if rank in self.group.members]
         for rank in present:
             self._ranks.result(rank, round_.key, slot, result)
