@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gradwire._collective import SessionStats
     from gradwire._connect import connect
     from gradwire._errors import (
         AggregationError,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         RoundTimeoutError,
     )
     from gradwire._hook import allreduce_hook
-    from gradwire._pipeline import SessionStats
     from gradwire._session import Session
 
 __all__ = [
@@ -40,7 +40,7 @@ _HOMES = {
     "connect": "_connect",
     "allreduce_hook": "_hook",
     "Session": "_session",
-    "SessionStats": "_pipeline",
+    "SessionStats": "_collective",
 }
 
 

@@ -1,8 +1,7 @@
-"""The two lines to a daemon: calls over gRPC, and chunks over a doorbell or a stream."""
+"""The lines to a daemon: calls over gRPC, a stream of chunks, and the doorbell."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import socket
@@ -36,17 +35,11 @@ OPTIONS: list[tuple[str, Any]] = [
 class Line(Protocol):
     """Carries chunks both ways, in order."""
 
-    path: str
-    """How tensors travel: "shared_memory" or "stream"."""
     daemon: str
     """The daemon at the other end, in words."""
 
-    def await_response(self) -> None:
-        """Return once there may be a response. Nothing is lost where this is interrupted."""
-        ...
-
-    def send(self, request: pb.ReduceRequest, payload: memoryview | None) -> None:
-        """Hand a request over, with its chunk where that lies in no arena. Does not wait.
+    def send(self, request: pb.ReduceRequest, payload: memoryview) -> None:
+        """Hand a request over, with its chunk. Does not wait.
 
         Raises LostError where the line is broken.
         """
@@ -110,9 +103,7 @@ class Daemon:
 
 
 class Doorbell:
-    """Line over a Unix seqpacket socket, one message a packet; chunks lie in the arena."""
-
-    path = "shared_memory"
+    """The line beside an arena: a Unix seqpacket socket, one message a packet."""
 
     def __init__(self, doorbell: str, seat: str, address: str) -> None:
         """Raises OSError where the socket can't be reached from here."""
@@ -120,16 +111,11 @@ class Doorbell:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.connect(doorbell)
+            self._socket.send(pb.Ring(seat=seat).SerializeToString())
         except OSError:
             self._socket.close()
             raise
-        self._socket.send(pb.ReduceRequest(seat=seat).SerializeToString())
         _doorbells.add(self)
-
-    def await_response(self) -> None:
-        """See Line."""
-        with contextlib.suppress(OSError):
-            self._socket.recv(1, socket.MSG_PEEK)
 
     def forget(self) -> None:
         """In a forked child: let go of the socket, which is the parent's.
@@ -139,22 +125,22 @@ class Doorbell:
         """
         self._socket.close()
 
-    def send(self, request: pb.ReduceRequest, payload: memoryview | None) -> None:
-        """See Line."""
+    def ring(self, ring: pb.Ring) -> None:
+        """Tell the daemon. Raises LostError where it is gone."""
         try:
-            self._socket.send(request.SerializeToString())
+            self._socket.send(ring.SerializeToString())
         except OSError as error:
             raise self._lost() from error
 
-    def receive(self) -> tuple[pb.ReduceResponse, memoryview]:
-        """See Line."""
+    def receive(self) -> pb.ReduceResponse:
+        """What the daemon says next. Raises LostError where it is gone, or after `close`."""
         try:
             packet = self._receive()
         except OSError as error:
             raise self._lost() from error
         if not packet:
             raise self._lost()
-        return pb.ReduceResponse.FromString(packet), memoryview(b"")
+        return pb.ReduceResponse.FromString(packet)
 
     def _receive(self) -> bytes:
         try:
@@ -164,7 +150,7 @@ class Doorbell:
             return self._socket.recv(LONGEST_PACKET)
 
     def close(self) -> None:
-        """See Line."""
+        """End the line; `receive`, in whatever thread, raises."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -190,26 +176,21 @@ os.register_at_fork(after_in_child=_forget_doorbells)
 class Stream:
     """Line over the Reduce stream; chunks travel in the messages."""
 
-    path = "stream"
-
     def __init__(self, method: Callable[..., Any], seat: str, address: str) -> None:
         self.daemon = f"the daemon at {address}"
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._requests.put(pb.ReduceRequest(seat=seat).SerializeToString())
         self._call = method(self._outgoing())
 
-    def await_response(self) -> None:
-        """See Line. gRPC gives no such word."""
-
     def _outgoing(self) -> Iterator[bytes]:
         while (request := self._requests.get()) is not None:
             yield request
 
-    def send(self, request: pb.ReduceRequest, payload: memoryview | None) -> None:
+    def send(self, request: pb.ReduceRequest, payload: memoryview) -> None:
         """See Line."""
         if not self._call.is_active():
             raise self._lost(self._call)
-        self._requests.put(wire.join(request, memoryview(b"") if payload is None else payload))
+        self._requests.put(wire.join(request, payload))
 
     def receive(self) -> tuple[pb.ReduceResponse, memoryview]:
         """See Line."""

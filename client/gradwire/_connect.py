@@ -7,18 +7,22 @@ import logging
 import os
 import socket
 import tempfile
+import time
 from typing import TYPE_CHECKING
 
 from gradwire import _embedded
-from gradwire._channel import Daemon, Doorbell, Line
+from gradwire._chain import Chain
+from gradwire._channel import Daemon, Doorbell
 from gradwire._errors import ConnectError
-from gradwire._pipeline import Pipeline, Terms
+from gradwire._pipeline import Carrier, Pipeline
 from gradwire._rendezvous import Meeting, Picture, find_store
 from gradwire._session import Place, Session
 from gradwire._settings import Settings, load
 from gradwire._shared_memory import Arena
+from gradwire._stream import Streaming
 from gradwire_proto import PROTOCOL
 from gradwire_proto.addresses import SYSTEM_SOCKET, user_socket
+from gradwire_proto.control import ABSENT, SHARES, STREAMS
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 1.0
 JOIN_GRACE_SECONDS = 5.0
+SEAT_LOOK_SECONDS = 0.1
 
 
 def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
@@ -148,7 +153,7 @@ def _sit_down(
     request.warn_after.FromMilliseconds(int(1000 * settings.warn_after))
     request.connect_timeout.FromMilliseconds(int(1000 * settings.connect_timeout))
     seat = daemon.join(request, settings.connect_timeout + JOIN_GRACE_SECONDS)
-    line, arena = _open_line(daemon, seat)
+    carrier = _open_carrier(daemon, seat, picture, settings.connect_timeout)
     place = Place(
         rank=rank,
         world_size=world_size,
@@ -156,30 +161,57 @@ def _sit_down(
         nodes=len(picture.nodes),
         generation=picture.generation,
         daemon=daemon.address,
-        path=line.path,
+        path=carrier.path,
     )
-    terms = Terms(seat.chunk_bytes, seat.slots, settings.timeout)
 
     def leave() -> None:
         daemon.leave(seat.seat)
         daemon.close()
 
-    return Session(place, Pipeline(line, arena, terms), leave)
+    return Session(place, Pipeline(carrier, settings.timeout), leave)
 
 
-def _open_line(daemon: Daemon, seat: pb.JoinResponse) -> tuple[Line, Arena | None]:
+def _open_carrier(
+    daemon: Daemon, seat: pb.JoinResponse, picture: Picture, patience_seconds: float
+) -> Carrier:
+    """The arena where all ranks of the node share it, else the stream."""
+    doorbell = None
     if seat.HasField("arena"):
         try:
             arena = Arena(seat.arena)
-            return Doorbell(seat.arena.doorbell, seat.seat, daemon.address), arena
+            doorbell = Doorbell(seat.arena.doorbell, seat.seat, daemon.address)
         except (OSError, ValueError) as error:
             log.warning(
                 "no shared memory with the daemon at %s (%s): tensors go through the stream,"
-                " which"
-                " is slower. Mount its GRADWIRE_SHM_DIR here too, or set GRADWIRE_SHM=off to"
-                " silence"
-                " this",
+                " which is slower. Mount its GRADWIRE_SHM_DIR here too, or set GRADWIRE_SHM=off"
+                " to silence this",
                 daemon.address,
                 error,
             )
-    return daemon.stream(seat.seat), None
+        else:
+            if _all_share(arena, picture, patience_seconds):
+                world_size = sum(len(node.ranks) for node in picture.nodes)
+                alone = len(picture.nodes) == 1
+                return Chain(arena, doorbell, world_size, alone=alone)
+            arena.close(orphaned=False)
+    return Streaming(daemon.stream(seat.seat), seat.chunk_bytes, seat.slots, doorbell)
+
+
+def _all_share(arena: Arena, picture: Picture, patience_seconds: float) -> bool:
+    """Whether all ranks of this node use the arena, once that is known.
+
+    Raises ConnectError where it does not get known.
+    """
+    control, ranks = arena.control, picture.nodes[picture.node].ranks
+    control.take_seat(arena.local_rank, SHARES)
+    deadline = time.monotonic() + patience_seconds
+    while ABSENT in (seats := control.seats()):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            absent = [rank for rank, seat in zip(ranks, seats, strict=True) if seat == ABSENT]
+            raise ConnectError(
+                f"waited {patience_seconds:g} s for the ranks {absent} of this node to connect;"
+                " they had their seats, and went no further"
+            )
+        control.wait(arena.local_rank, time.time() + min(left, SEAT_LOOK_SECONDS))
+    return STREAMS not in seats

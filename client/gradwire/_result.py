@@ -15,22 +15,22 @@ class Result(torch.futures.Future[torch.Tensor]):
     """A torch future that knows whether anything is chained to it.
 
     What a user chains may itself wait for a collective (PowerSGD does), so it should not run on
-    the thread that hears results: it gets a thread of its own, which may wait, and which does
+    the thread that completes it: it gets a thread of its own, which may wait, and which does
     not keep the process from ending. A future that somebody merely waits for is resolved on the
     spot, which is 0.2 ms faster.
     """
 
-    def __init__(self, hear: Callable[[Result], None]) -> None:
+    def __init__(self, work: Callable[[Result], None]) -> None:
         super().__init__()
-        self._hear = hear
+        self._work = work
         self._settling = threading.Lock()
         self._chained = False
         # Waiting for this can be interrupted, by Ctrl-C for one; waiting in C++ can't.
         self._settled = threading.Event()
 
     def wait(self) -> torch.Tensor:
-        """See torch.futures.Future. The caller itself listens for results meanwhile."""
-        self._hear(self)
+        """See torch.futures.Future. The caller itself works for it meanwhile."""
+        self._work(self)
         self._settled.wait()
         return super().wait()
 

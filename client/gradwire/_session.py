@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gradwire._pipeline import Pipeline, SessionStats
+    from gradwire._collective import SessionStats
+    from gradwire._pipeline import Pipeline
     from gradwire._result import Result
     from gradwire._tensor import Shape
 
@@ -111,10 +112,10 @@ class Session:
     ) -> torch.futures.Future[torch.Tensor]:
         """The mean of a flat tensor that holds parameters of these shapes; see all_reduce.
 
-        For hooks: it is C++ code that waits for the future, and does not listen meanwhile.
+        For hooks: it is C++ code that waits for the future, and does no work meanwhile.
         """
         future = self._submit(tensor, shapes, "mean", 1.0)
-        self._pipeline.call_listener()
+        self._pipeline.call_mover()
         return future
 
     def close(self) -> None:

@@ -1,8 +1,4 @@
-"""Maps the arena that this rank shares with its daemon.
-
-Bytes are numpy's here, not torch's: torch would copy with its own thread pool, once more for
-every thread of ours, and the training has better use for the cores.
-"""
+"""Maps the arena that this rank shares with its daemon and the other ranks of its node."""
 
 from __future__ import annotations
 
@@ -13,10 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from gradwire._errors import LostError
 from gradwire_proto.arena import HEADER_BYTES, Layout, unpack_header
+from gradwire_proto.arithmetic import view
+from gradwire_proto.control import Control
 
 if TYPE_CHECKING:
+    import torch
+
     from gradwire_proto.v1 import aggregator_pb2 as pb
 
 Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -24,11 +23,11 @@ Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 class Arena:
-    """This rank's slots, and the results, as arrays of bytes."""
+    """The node's slots as tensors, and its counters."""
 
     def __init__(self, arena: pb.Arena) -> None:
         """Raises OSError or ValueError where the daemon's memory can't be reached from here."""
-        self._local_rank = arena.local_rank
+        self.local_rank: int = arena.local_rank
         file = os.open(arena.path, os.O_RDWR)
         try:
             # Held as long as the process may write: an arena without a lock is nobody's.
@@ -43,25 +42,41 @@ class Arena:
             raise
         self._file = file
         self._path = arena.path
-        self._bytes: Bytes | None = np.frombuffer(memory, dtype=np.uint8)
+        self.control = Control(memory, layout)
+        self._bytes = np.frombuffer(memory, dtype=np.uint8)
+        self._tensors: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
-    def slot(self, slot: int, size: int) -> Bytes:
-        """The first bytes of one of this rank's slots."""
-        return self._slice(self.layout.contribution(self._local_rank, slot), size)
+    def total(self, ticket: int, elements: int, dtype: torch.dtype) -> torch.Tensor:
+        """The first elements of a ticket's sum."""
+        return self._tensor(self.layout.slot(ticket % self.layout.slots), dtype)[:elements]
 
-    def result(self, slot: int, size: int) -> Bytes:
-        """The first bytes of a result slot."""
-        return self._slice(self.layout.result(slot), size)
+    def result(
+        self, ticket: int, elements: int, dtype: torch.dtype, wide: torch.dtype
+    ) -> torch.Tensor:
+        """The first elements of its result, which has this type and was summed in the other."""
+        offset = self.layout.slot(ticket % self.layout.slots)
+        beside = 0 if dtype == wide else self.layout.chunk_bytes
+        return self._tensor(offset + beside, dtype)[:elements]
 
-    def _slice(self, offset: int, size: int) -> Bytes:
-        memory = self._bytes
-        if memory is None:
-            raise LostError("this session is over; its shared memory is gone")
-        return memory[offset : offset + size]
+    def _tensor(self, offset: int, dtype: torch.dtype) -> torch.Tensor:
+        """All that can lie there; made once: making a tensor takes longer than cutting it."""
+        made = self._tensors.get((offset, dtype))
+        if made is None:
+            room = self.layout.slot(0) + self.layout.slots * self.layout.slot_bytes - offset
+            size = min(self.layout.chunk_bytes, room)
+            size = size // dtype.itemsize * dtype.itemsize
+            made = view(self._bytes[offset : offset + size], dtype)
+            self._tensors[offset, dtype] = made
+        return made
 
     def close(self, *, orphaned: bool) -> None:
-        """Let go of the memory; unlink its file where the daemon can't any more."""
-        self._bytes = None
+        """Let go of the memory; unlink its file where the daemon can't any more.
+
+        Nobody may use the arena any more.
+        """
+        self._tensors.clear()
+        self._bytes = np.empty(0, dtype=np.uint8)
+        self.control.close()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -1,10 +1,10 @@
 """Layout of an arena: the memory that a daemon and its ranks share, for one generation.
 
-    header | result slots | slots of local rank 0 | slots of local rank 1 | ...
+    header | node block | rank blocks | slot blocks | slots
 
-A rank writes a chunk into a slot of its own and never sees it change; the daemon adds into a
-result slot, which all local ranks read. So a contribution outlives its round, and a result is
-written once however many ranks there are.
+A slot holds one chunk: its sum, as it passes from rank to rank, and its result. The blocks hold
+the counters that say how far everybody is (see control.py). Tensors themselves are never
+copied in: each rank adds its own, where it lies, to the sum.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ import struct
 from dataclasses import dataclass
 
 HEADER_BYTES = 4096
+NODE_BYTES = 256
+RANK_BYTES = 512
+SLOT_BLOCK_BYTES = 2048
 NONCE_BYTES = 16
 
+_PAGE = 4096
 _MAGIC = b"gradwire"
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct(f"<8sIIIQ{NONCE_BYTES}s")
 
 
@@ -26,41 +30,69 @@ class Layout:
 
     ranks: int
     slots: int
-    slot_bytes: int
+    chunk_bytes: int
+    """Most bytes of a chunk's sum, in the type in which it is summed."""
 
     @property
     def size(self) -> int:
         """Bytes of the whole arena."""
-        return HEADER_BYTES + (1 + self.ranks) * self.slots * self.slot_bytes
+        return self._slots + self.slots * self.slot_bytes
 
-    def result(self, slot: int) -> int:
-        """Offset of a result slot."""
-        return self._offset(0, slot)
+    @property
+    def slot_bytes(self) -> int:
+        """A sum, and beside it a result of another type: half as wide at most."""
+        return _whole_pages(self.chunk_bytes + self.chunk_bytes // 2)
 
-    def contribution(self, local_rank: int, slot: int) -> int:
-        """Offset of a slot that a local rank writes."""
+    @property
+    def node_block(self) -> int:
+        """Offset of the block that is the daemon's to write."""
+        return HEADER_BYTES
+
+    def rank_block(self, local_rank: int) -> int:
+        """Offset of the block that a local rank writes."""
         if not 0 <= local_rank < self.ranks:
             raise ValueError(
                 f"local rank {local_rank} is outside an arena of {self.ranks} ranks"
             )
-        return self._offset(1 + local_rank, slot)
+        return HEADER_BYTES + NODE_BYTES + local_rank * RANK_BYTES
 
-    def _offset(self, row: int, slot: int) -> int:
+    def slot_block(self, slot: int) -> int:
+        """Offset of what is said of a slot's chunk."""
+        self._check(slot)
+        return self._slot_blocks + slot * SLOT_BLOCK_BYTES
+
+    def slot(self, slot: int) -> int:
+        """Offset of a chunk's sum; also of its result, where that is of the same type."""
+        self._check(slot)
+        return self._slots + slot * self.slot_bytes
+
+    @property
+    def _slot_blocks(self) -> int:
+        return _whole_pages(HEADER_BYTES + NODE_BYTES + self.ranks * RANK_BYTES)
+
+    @property
+    def _slots(self) -> int:
+        return _whole_pages(self._slot_blocks + self.slots * SLOT_BLOCK_BYTES)
+
+    def _check(self, slot: int) -> None:
         if not 0 <= slot < self.slots:
-            raise ValueError(f"slot {slot} is outside an arena of {self.slots} slots a rank")
-        return HEADER_BYTES + (row * self.slots + slot) * self.slot_bytes
+            raise ValueError(f"slot {slot} is outside an arena of {self.slots} slots")
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
 
 
 def pack_header(layout: Layout, nonce: bytes) -> bytes:
     """The first bytes of an arena."""
-    return _HEADER.pack(_MAGIC, _VERSION, layout.ranks, layout.slots, layout.slot_bytes, nonce)
+    return _HEADER.pack(_MAGIC, _VERSION, layout.ranks, layout.slots, layout.chunk_bytes, nonce)
 
 
 def unpack_header(header: bytes) -> tuple[Layout, bytes]:
     """Layout and nonce; raises ValueError where this is no arena of ours."""
     if len(header) < _HEADER.size:
         raise ValueError(f"an arena has a header of {_HEADER.size} bytes, got {len(header)}")
-    magic, version, ranks, slots, slot_bytes, nonce = _HEADER.unpack_from(header)
+    magic, version, ranks, slots, chunk_bytes, nonce = _HEADER.unpack_from(header)
     if magic != _MAGIC or version != _VERSION:
         raise ValueError(f"expected an arena of version {_VERSION}, got {magic!r} {version}")
-    return Layout(ranks, slots, slot_bytes), nonce
+    return Layout(ranks, slots, chunk_bytes), nonce

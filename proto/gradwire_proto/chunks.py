@@ -6,21 +6,49 @@ its own. A *share* is the part of a chunk that one node adds up.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 
-def chunk_count(size: int, chunk_bytes: int) -> int:
-    """Chunks of a tensor of `size` bytes; an empty tensor has one empty chunk.
+ALONE_CHUNKS = 4
+LEAST_BYTES, MOST_ALONE_BYTES = 64 * 1024, 1 << 20
+"""A node's ranks work on as many chunks of a tensor side by side; smaller ones cost more to
+hand on than to add, larger ones leave the cache."""
 
-    It has one so that the ranks still meet, and a rank that brought more is found out.
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A tensor of so many elements in chunks of `step` elements; the last may be shorter.
+
+    A tensor of no elements has one empty chunk: so the ranks still meet, and a rank that
+    brought more is found out.
     """
-    return max(1, -(-size // chunk_bytes))
+
+    elements: int
+    step: int
+
+    @property
+    def count(self) -> int:
+        """Chunks."""
+        return max(1, -(-self.elements // self.step))
+
+    def range(self, chunk: int) -> tuple[int, int]:
+        """Elements [start, stop) of a chunk."""
+        if not 0 <= chunk < self.count:
+            raise ValueError(
+                f"chunk {chunk} is outside a tensor of {self.count} chunks"
+                f" ({self.elements} elements)"
+            )
+        return chunk * self.step, min(self.elements, (chunk + 1) * self.step)
 
 
-def chunk_range(chunk: int, size: int, chunk_bytes: int) -> tuple[int, int]:
-    """Bytes [start, stop) of a tensor of `size` bytes that are in this chunk."""
-    count = chunk_count(size, chunk_bytes)
-    if not 0 <= chunk < count:
-        raise ValueError(f"chunk {chunk} is outside a tensor of {count} chunks ({size} bytes)")
-    return chunk * chunk_bytes, min(size, (chunk + 1) * chunk_bytes)
+def cut(elements: int, sum_itemsize: int, chunk_bytes: int) -> Cut:
+    """How all nodes cut a tensor: a chunk's sum, in its own type, has at most chunk_bytes."""
+    return Cut(elements, chunk_bytes // sum_itemsize)
+
+
+def cut_alone(elements: int, sum_itemsize: int, chunk_bytes: int) -> Cut:
+    """How a node without peers cuts: finer, since only its own ranks hand chunks on."""
+    size = min(max(elements * sum_itemsize // ALONE_CHUNKS, LEAST_BYTES), MOST_ALONE_BYTES)
+    return Cut(elements, max(1, min(size, chunk_bytes) // sum_itemsize))
 
 
 def share_range(share: int, shares: int, elements: int) -> tuple[int, int]:

@@ -50,3 +50,15 @@ OPS: dict[str, pb.Op] = {
     "max": pb.OP_MAX,
     "product": pb.OP_PRODUCT,
 }
+
+
+def sum_name(op: pb.Op, dtype: pb.Dtype) -> str:
+    """The type, torch's name, in which this op sums this dtype."""
+    info = DTYPES[dtype]
+    narrow = (info.is_integer and op != pb.OP_MEAN) or op in (pb.OP_MIN, pb.OP_MAX)
+    return info.name if narrow else info.accumulator
+
+
+def sum_itemsize(op: pb.Op, dtype: pb.Dtype) -> int:
+    """Bytes of one element in that type."""
+    return DTYPES[BY_NAME[sum_name(op, dtype)]].itemsize

@@ -254,7 +254,7 @@ def _make_job(
     timeout = request.timeout.ToTimedelta().total_seconds() or 60.0
     terms = Terms(
         settings.chunk_bytes,
-        arena.layout.slots,
+        settings.slots if arena is None else arena.layout.slots,
         timeout,
         request.warn_after.ToTimedelta().total_seconds() or timeout / 4,
         SCHEDULES.get(settings.schedule),
@@ -267,7 +267,7 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _make_arena(settings: Settings, ranks: tuple[int, ...], *, needed: bool) -> Arena:
+def _make_arena(settings: Settings, ranks: tuple[int, ...], *, needed: bool) -> Arena | None:
     """Shared memory, whoever comes first: the ranks after it may want what it does not."""
     try:
         return shared_memory.create(
@@ -276,7 +276,7 @@ def _make_arena(settings: Settings, ranks: tuple[int, ...], *, needed: bool) -> 
     except StartError:
         if needed:
             raise
-        return shared_memory.create_private(settings.slots, settings.chunk_bytes)
+        return None
 
 
 async def _stop_when_idle(jobs: Jobs, stop: asyncio.Event) -> None:

@@ -1,6 +1,6 @@
 """The short way to local ranks: one Unix seqpacket socket a rank, one message a packet.
 
-Carries the messages of the Reduce stream where the chunks themselves lie in the arena. See
+A rank says that its node's chunks are summed in the arena, and hears what fails. See
 ARCHITECTURE.md, decision 3.
 """
 
@@ -19,7 +19,6 @@ from google.protobuf.message import DecodeError
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_server.errors import GradwireServerError, StartError
 from gradwire_server.job import Job
-from gradwire_server.seat import read_request
 from gradwire_server.shared_memory import PREFIX
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Doorbell:
 
 
 class _Visitor:
-    """One connection: a seat in its first packet, then requests; the other way, responses."""
+    """One connection: a seat in its first packet, then rings; the other way, failures."""
 
     inline = False
 
@@ -154,17 +153,16 @@ class _Visitor:
             self.close()
             return
         try:
-            self._hear(pb.ReduceRequest.FromString(packet))
+            self._hear(pb.Ring.FromString(packet))
         except (DecodeError, GradwireServerError) as error:
             log.warning("a local connection broke the rules and was closed: %s", error)
             self.close()
 
-    def _hear(self, request: pb.ReduceRequest) -> None:
+    def _hear(self, ring: pb.Ring) -> None:
         if self._job is None:
-            job, self._rank = self._find_seat(request.seat)
+            job, self._rank = self._find_seat(ring.seat)
             self._patience.cancel()
             job.open(self._rank, self)
             self._job = job
             return
-        key, contribution = read_request(request, None)
-        self._job.engine.contribute(self._rank, key, contribution)
+        self._job.engine.ring(self._rank, ring)

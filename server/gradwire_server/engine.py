@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from gradwire_proto.v1 import aggregator_pb2, peer_pb2
 from gradwire_server.errors import (
@@ -20,17 +20,20 @@ from gradwire_server.errors import (
     ReductionError,
     from_failure,
 )
-from gradwire_server.execution import Arrived, Execution, Memory, Workplace
+from gradwire_server.execution import Arrived, Execution, Workplace
+from gradwire_server.intake import Intake
 from gradwire_server.lateness import Lateness
-from gradwire_server.results import ResultSlots
-from gradwire_server.round import Contribution, Key, Rounds
+from gradwire_server.local import PrivateSlots
+from gradwire_server.round import Contribution, Extent, Key, Round, Rounds
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
+    from gradwire_server.chain import Chain, Stall
     from gradwire_server.group import Group
     from gradwire_server.kernels import Kernels
+    from gradwire_server.local import Local, Ranks
     from gradwire_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -40,21 +43,6 @@ MOST_OPEN_ROUNDS = 1024
 
 CLOSE_SECONDS = 2.0
 """How long a peer that takes nothing may hold up the end of a job."""
-
-_SENDER = -1
-"""Reads a result like a rank, until all that others need of it has been sent."""
-
-
-class Ranks(Protocol):
-    """The local ranks, as the engine sees them."""
-
-    def result(self, rank: int, key: Key, slot: int, result: memoryview) -> None:
-        """The rank's chunk is reduced."""
-        ...
-
-    def failed(self, rank: int, sequence: int, failure: aggregator_pb2.Failure) -> None:
-        """The rank's collective, or its job, has failed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,108 +65,106 @@ class Engine:
         group: Group,
         terms: Terms,
         ranks: Ranks,
-        memory: Memory,
+        chain: Chain | None,
         kernels: Kernels,
         metrics: Metrics,
     ) -> None:
         self.group = group
-        self.done = 0
         self.failed_count = 0
+        self._done = 0
+        self._chain = chain
         self._terms = terms
         self._ranks = ranks
         self._metrics = metrics
         self._lateness = Lateness(group, metrics, terms.timeout_seconds, terms.warn_seconds)
-        self._workplace = Workplace(group, terms.schedule, memory, kernels)
+        self._workplace = Workplace(group, terms.schedule, kernels)
         self._transport: Transport | None = None
         self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)
-        self._results = ResultSlots(terms.slots)
-        self._result_freed = asyncio.Event()
         self._running: dict[Key, Execution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
+        self._intake = Intake(
+            group,
+            self._rounds,
+            chain,
+            PrivateSlots(terms.slots, terms.chunk_bytes),
+            terms.chunk_bytes,
+            ranks,
+            metrics,
+            self,
+            self._clock,
+        )
+        if chain is not None:
+            metrics.before_scrape.add(self.count)
 
     def connect(self, transport: Transport) -> None:
         """Use these links. Before any round, unless the node is alone."""
         self._transport = transport
 
+    def count(self) -> None:
+        """Bring the metrics up to date. In any thread."""
+        if self._chain is not None:
+            self._chain.count(self._metrics)
+
+    def _alone(self) -> bool:
+        return self.chained and not self.group.peers
+
+    @property
+    def chained(self) -> bool:
+        """The local ranks add by themselves."""
+        return self._chain is not None and self._chain.in_use
+
+    @property
+    def done(self) -> int:
+        """Rounds that ended well."""
+        if self._chain is not None and self._alone():
+            return self._chain.tally().rounds
+        return self._done
+
     def sequences(self, rank: int) -> int:
         """Collectives that a local rank has brought all of."""
+        if self._chain is not None and self._chain.in_use:
+            return self._chain.sequences(rank)
         return self._rounds.sequences(rank)
 
     @property
     def open_rounds(self) -> int:
         """Rounds without a result."""
+        if self._chain is not None and self._alone():
+            return self._chain.open
         return len(self._rounds.open)
 
     # -- from the local ranks
 
     def contribute(self, rank: int, key: Key, contribution: Contribution) -> None:
         """A local rank brings a chunk. Failures go to the ranks, nothing is raised."""
-        if (failure := self.group.failure) is not None:
-            self._tell(rank, key.sequence, failure, aggregator_pb2.Failure.SCOPE_JOB)
-            return
-        try:
-            size = self._admit(rank, key, contribution)
-        except ReductionError as error:
-            self.fail(error)
-            return
-        if (failure := self._rounds.failure(key.sequence)) is not None:
-            self._tell(rank, key.sequence, failure, aggregator_pb2.Failure.SCOPE_ROUND)
-            return
-        round_ = self._rounds.get(key, self._clock())
-        assert round_ is not None, "a round can't be over before its ranks came"  # noqa: S101
-        try:
-            round_.contribute(rank, contribution)
-        except ReductionError as error:
-            self.fail_round(key.sequence, error)
-            return
-        self._metrics.bytes_in.inc(size)
-        if not round_.missing:
-            execution = Execution(round_, size, self._workplace, self._transport)
-            self._running[key] = execution
-            execution.task = self._spawn(self._carry_out(execution))
+        self._intake.contribute(rank, key, contribution)
 
-    def _admit(self, rank: int, key: Key, contribution: Contribution) -> int:
-        """Bytes of the chunk; raises where the rank breaks the rules or others are gone."""
-        size, final = contribution.extent(rank, key.chunk, self._terms.chunk_bytes)
-        self._rounds.advance(rank, key, final=final)
-        self.group.check(key.sequence)
-        self._place(rank, contribution, size)
-        return size
+    def ring(self, rank: int, ring: aggregator_pb2.Ring) -> None:
+        """A local rank says that there is something to look at. Nothing is raised."""
+        self._intake.ring(rank, ring)
 
-    def _place(self, rank: int, contribution: Contribution, size: int) -> None:
-        mine = [round_.contributions.get(rank) for round_ in self._rounds.open]
-        in_flight = [one for one in mine if one is not None]
-        if len(in_flight) >= self._terms.slots:
-            raise ProtocolError(
-                f"rank {rank} has more than {self._terms.slots} chunks in flight"
-            )
-        if contribution.payload is None and any(
-            one.payload is None and one.slot == contribution.slot for one in in_flight
-        ):
-            raise ProtocolError(f"rank {rank} brought slot {contribution.slot} twice at a time")
-        if contribution.payload is None:
-            self._workplace.memory.contribution(rank, contribution.slot, size)
-            if self._results.reuse(rank, contribution.slot):
-                self._result_freed.set()
-        elif contribution.payload.nbytes != size:
-            got = contribution.payload.nbytes
-            raise ProtocolError(f"rank {rank} brought a chunk of {got} bytes, expected {size}")
+    def begin(self, round_: Round[Arrived], extent: Extent, local: Local) -> None:
+        """All local ranks have brought their part of a round."""
+        execution = Execution(round_, extent, local, self._workplace, self._transport)
+        self._running[round_.key] = execution
+        execution.task = self._spawn(self._carry_out(execution))
 
     def leave(self, rank: int) -> None:
         """A local rank leaves in good order."""
-        sequences = self._rounds.sequences(rank)
+        sequences = self.sequences(rank)
         self._broadcast(Left(rank, sequences))
         self._departed(rank, sequences)
-        self.forget(rank)
-
-    def forget(self, rank: int) -> None:
-        """A local rank is gone, and reads no more results."""
-        self._results.forget(rank)
-        self._result_freed.set()
 
     def _departed(self, rank: int, sequences: int) -> None:
         self.group.depart(rank, sequences)
+        if self._chain is not None:
+            self._chain.limit(sequences)
+            if rank in self.group.local_ranks:
+                self._chain.depart(rank)
+            gone = self.group.departure(sequences)
+            if gone is not None and self.chained and self._chain.submitted > sequences:
+                self.fail(gone)
         for round_ in self._rounds.open:
             try:
                 self.group.check(round_.key.sequence)
@@ -239,12 +225,13 @@ class Engine:
 
     async def _carry_out(self, execution: Execution) -> None:
         key, began = execution.round.key, self._clock()
-        slot = await self._take_result()
         published = False
         self._workplace.kernels.rounds += 1
         try:
-            await execution.reduce(self._workplace.memory.result(slot, execution.size))
-            self._publish(execution, slot)
+            total = await execution.reduce()
+            self._rounds.close(key)
+            execution.local.publish(total)
+            self._metrics.bytes_out.inc(execution.extent.size * execution.local.parts)
             published = True
             await execution.sent()
         except ReductionError as error:
@@ -252,38 +239,10 @@ class Engine:
         finally:
             self._workplace.kernels.rounds -= 1
             self._running.pop(key, None)
-            self._free(slot, published)
+            execution.local.release()
         if published:
-            self.done += 1
+            self._done += 1
             self._metrics.round_done(execution.name, self._clock() - began)
-
-    async def _take_result(self) -> int:
-        while (slot := self._results.take()) is None:
-            self._result_freed.clear()
-            await self._result_freed.wait()
-        return slot
-
-    def _free(self, slot: int, published: bool) -> None:
-        if published:
-            self._results.reuse(_SENDER, slot)
-        else:
-            self._results.discard(slot)
-        self._result_freed.set()
-
-    def _publish(self, execution: Execution, slot: int) -> None:
-        round_ = execution.round
-        self._rounds.close(round_.key)
-        result = self._workplace.memory.result(slot, execution.size)
-        present = [rank for rank in self.group.local_ranks if rank in self.group.members]
-        for rank in present:
-            self._ranks.result(rank, round_.key, slot, result)
-        readers = {
-            rank: round_.contributions[rank].slot
-            for rank in present
-            if round_.contributions[rank].payload is None
-        }
-        self._results.publish(slot, {_SENDER: slot, **readers})
-        self._metrics.bytes_out.inc(execution.size * len(present))
 
     # -- failure
 
@@ -297,11 +256,15 @@ class Engine:
         log.warning("generation %s: %s", self.group.picture.generation[:8], error)
         self._metrics.errors.labels(kind=type(error).__name__).inc()
         self.failed_count += 1
+        if self._chain is not None:
+            self._chain.count_failure()
         self._cancel(round_.key for round_ in dropped)
         if tell_peers:
             failure = error.failure(aggregator_pb2.Failure.SCOPE_ROUND)
             self._broadcast(Abort(sequence, failure))
-        for rank in self._rounds.begun(sequence):
+        # Ranks of a chain pass over what has failed, even what they have not come to yet.
+        ranks = self.group.local_ranks if self.chained else self._rounds.begun(sequence)
+        for rank in ranks:
             self._tell(rank, sequence, error, aggregator_pb2.Failure.SCOPE_ROUND)
 
     def fail(self, error: ReductionError, *, tell_peers: bool = True) -> None:
@@ -342,8 +305,19 @@ class Engine:
         """Name who is late, and fail what waits too long. Runs until cancelled."""
         while True:
             await asyncio.sleep(min(1.0, self._terms.warn_seconds / 4))
-            for sequence, error in self._lateness.look(self._rounds.open, self._clock()):
+            now = self._clock()
+            for sequence, error in self._lateness.look(self._waiting(now), now):
                 self.fail_round(sequence, error)
+
+    def _waiting(self, now: float) -> list[Round[Arrived] | Stall]:
+        """What is under way."""
+        waiting: list[Round[Arrived] | Stall] = list(self._rounds.open)
+        if self._chain is None or not self.chained or self.group.failure is not None:
+            return waiting
+        if (stall := self._chain.stall(now)) is None:
+            return waiting
+        # It knows who of the local ranks is missing, where a round knows only that some are.
+        return [stall, *(each for each in waiting if not each.missing)]
 
     # -- tasks
 
@@ -361,6 +335,7 @@ class Engine:
 
     async def close(self) -> None:
         """End all rounds; returns when nothing of this engine runs any more."""
+        self._metrics.before_scrape.discard(self.count)
         self._lateness.close()
         self._cancel(list(self._running))
         if self._tasks:
@@ -368,3 +343,5 @@ class Engine:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+        if self._chain is not None:
+            self._chain.close(self._metrics)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, assert_never
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, assert_never
 
 from gradwire_server.errors import ProtocolError
 from gradwire_server.kernels import ChunkSum, Kernels
@@ -17,24 +17,13 @@ if TYPE_CHECKING:
 
     from gradwire_proto.v1 import peer_pb2
     from gradwire_server.group import Group
-    from gradwire_server.round import Round
+    from gradwire_server.local import Local
+    from gradwire_server.round import Extent, Round
 
 P = ParamSpec("P")
 
 Arrived: TypeAlias = tuple[int, Part]
 """What another node sent, and which."""
-
-
-class Memory(Protocol):
-    """The slots of a node's arena."""
-
-    def contribution(self, rank: int, slot: int, size: int) -> memoryview:
-        """The first bytes of a rank's slot. Raises ProtocolError where there is none."""
-        ...
-
-    def result(self, slot: int, size: int) -> memoryview:
-        """The first bytes of a result slot."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +32,6 @@ class Workplace:
 
     group: Group
     schedule: peer_pb2.Schedule | None
-    memory: Memory
     kernels: Kernels
 
 
@@ -53,17 +41,19 @@ class Execution:
     def __init__(
         self,
         round_: Round[Arrived],
-        size: int,
+        extent: Extent,
+        local: Local,
         workplace: Workplace,
         transport: Transport | None,
     ) -> None:
         self.round = round_
-        self.size = size
+        self.extent = extent
+        self.local = local
         self.task: asyncio.Task[None] | None = None
         self._workplace = workplace
         self._transport = transport
         self._nodes = len(workplace.group.picture.nodes)
-        self._schedule = workplace.schedule or choose(size, self._nodes)
+        self._schedule = workplace.schedule or choose(extent.size, self._nodes)
         self._reducer = reducer(self._schedule, workplace.group.node, self._nodes)
         self._arrival = asyncio.Event()
         self._parts: dict[Frame, Part] = {}
@@ -84,21 +74,22 @@ class Execution:
         if self.task is not None and self.task is not asyncio.current_task():
             self.task.cancel()
 
-    async def reduce(self, result: memoryview) -> None:
-        """Leave the reduced chunk in result; ProtocolError where a peer breaks the rules."""
+    async def reduce(self) -> ChunkSum:
+        """The reduced chunk; ProtocolError where a peer breaks the rules."""
         self._total = ChunkSum(
             self.round.spec,
-            result,
+            await self.local.take(),
+            self.extent.elements,
             self._reducer.shares,
             self._workplace.group.picture.world_size,
         )
         try:
-            await self._add_local()
-            if self._nodes > 1:
-                await self._exchange()
+            await self._run(self.extent.size * self.local.parts, self.local.add, self._total)
+            await self._exchange()
         except BaseException:
             await self._give_up()
             raise
+        return self._total
 
     async def sent(self) -> None:
         """Return once the other nodes have what they need of the result."""
@@ -119,20 +110,6 @@ class Execution:
         self, size: int, work: Callable[P, None], *args: P.args, **kw: P.kwargs
     ) -> None:
         await self._workplace.kernels.run(size, work, *args, **kw)
-
-    async def _add_local(self) -> None:
-        brought, memory = self.round.contributions, self._workplace.memory
-        ranks = self._workplace.group.local_ranks
-        payloads = [
-            payload
-            if (payload := brought[rank].payload) is not None
-            else memory.contribution(rank, brought[rank].slot, self.size)
-            for rank in ranks
-        ]
-        weights = [brought[rank].weight for rank in ranks]
-        alone = self._nodes == 1
-        work = self._total.reduce_alone if alone else self._total.add_local
-        await self._run(self.size * len(ranks), work, payloads, weights)
 
     async def _exchange(self) -> None:
         effects = self._reducer.start()

@@ -134,13 +134,19 @@ class Group:
 
     def check(self, sequence: int) -> None:
         """Raise LostError where a collective of this number can no longer complete."""
+        if (error := self.departure(sequence)) is not None:
+            raise error
+
+    def departure(self, sequence: int) -> LostError | None:
+        """Why a collective of this number can no longer complete, if so."""
         gone = [rank for rank, sequences in self._departed.items() if sequences <= sequence]
-        if gone:
-            left = "; ".join(
-                f"rank {rank} left the job after {self._departed[rank]} collectives"
-                for rank in sorted(gone)
-            )
-            raise LostError(f"round {sequence} can't complete: {left}")
+        if not gone:
+            return None
+        left = "; ".join(
+            f"rank {rank} left the job after {self._departed[rank]} collectives"
+            for rank in sorted(gone)
+        )
+        return LostError(f"round {sequence} can't complete: {left}")
 
     def describe(self, ranks: list[int]) -> str:
         """Ranks with pid and host where they are known."""

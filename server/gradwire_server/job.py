@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_server.chain import Chain
 from gradwire_server.engine import Engine, Terms
 from gradwire_server.errors import LostError, ProtocolError, ReductionError, RefusedError
 from gradwire_server.group import Group, Member, Picture
@@ -33,12 +34,20 @@ class Job:
     """Admits ranks, hands their chunks to the engine, and ends when the last one is gone."""
 
     def __init__(
-        self, group: Group, terms: Terms, arena: Arena, kernels: Kernels, metrics: Metrics
+        self,
+        group: Group,
+        terms: Terms,
+        arena: Arena | None,
+        kernels: Kernels,
+        metrics: Metrics,
     ) -> None:
         self.group = group
         self.terms = terms
         self.arena = arena
-        self.engine = Engine(group, terms, self, arena, kernels, metrics)
+        self._chain = (
+            None if arena is None else Chain(arena, group.local_ranks, alone=not group.peers)
+        )
+        self.engine = Engine(group, terms, self, self._chain, kernels, metrics)
         self.transport = GrpcTransport(group, terms.chunk_bytes, self.engine, metrics)
         self.engine.connect(self.transport)
         self.transport.dial()
@@ -74,6 +83,8 @@ class Job:
     def open(self, rank: int, carrier: Carrier) -> None:
         """A rank has opened its stream. Raises ProtocolError where it had before."""
         self._seats[rank].open(carrier)
+        if carrier.inline and self._chain is not None:
+            self._chain.streams(rank)
 
     def leave(self, rank: int) -> None:
         """A rank gives its seat back."""
@@ -89,7 +100,6 @@ class Job:
         member = self._seats[rank].member
         self._vacate(rank)
         self.engine.fail(LostError(f"{member} is lost: {reason}"))
-        self.engine.forget(rank)
         self._end_if_empty()
 
     def seat_of(self, token: str) -> int | None:
@@ -122,10 +132,10 @@ class Job:
 
     # -- engine.Ranks
 
-    def result(self, rank: int, key: Key, slot: int, result: memoryview) -> None:
+    def result(self, rank: int, key: Key, result: memoryview) -> None:
         """See engine.Ranks."""
         if rank in self._seats:
-            self._seats[rank].result(key, slot, result)
+            self._seats[rank].result(key, result)
 
     def failed(self, rank: int, sequence: int, failure: pb.Failure) -> None:
         """See engine.Ranks."""
@@ -146,7 +156,8 @@ class Job:
         await asyncio.gather(self._watch, return_exceptions=True)
         await self.engine.close()
         await self.transport.close()
-        self.arena.close()
+        if self.arena is not None:
+            self.arena.close()
         self._metrics.jobs.dec()
 
 

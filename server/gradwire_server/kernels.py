@@ -1,30 +1,21 @@
-"""Arithmetic on buffers: the only code that looks at elements.
-
-Numbers (design): sums are kept in fp32 for 16- and 32-bit floats, in fp64 for fp64, and divided
-once. An fp32 mean is summed from tensors scaled by 2^-k, 2^k >= world size, and divided by what
-is left of the weights: the same bits as a plain sum over its count, but 3e38 from every rank
-does not overflow. (Below world size x 2^-126 the scaling rounds, as DDP's own division before
-the sum does.) Integers are exact: sums wrap in their own type, means are summed in int64 and
-truncated.
-"""
+"""Sums on buffers: the daemon's part of what gradwire_proto.arithmetic defines."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec
 
 import torch
 
+from gradwire_proto.arithmetic import Arithmetic, view
 from gradwire_proto.chunks import share_range
-from gradwire_proto.dtypes import DTYPES
-from gradwire_proto.v1 import tensor_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gradwire_server.local import Place
     from gradwire_server.round import Spec
 
 P = ParamSpec("P")
@@ -46,13 +37,6 @@ LONE_INLINE_BYTES = 16 << 20
 
 BLOCK_ELEMENTS = 128 * 1024
 """The running sum of a block stays in the cache while the ranks' tensors stream past it."""
-
-_ADDING = (pb.OP_SUM, pb.OP_MEAN)
-
-# Payloads that arrive are bytes, which torch would rather have writable; they are only read. It
-# says so once a process: here, where nobody hears it, whatever filters are set later.
-with warnings.catch_warnings(action="ignore"):
-    torch.frombuffer(b"\0", dtype=torch.uint8)
 
 
 class Kernels:
@@ -97,69 +81,60 @@ class Kernels:
 class ChunkSum:
     """The sum of one chunk, from the local ranks' tensors to the result.
 
-    `result` is the memory of the result slot: exactly the chunk's bytes. Partial sums live in
-    it where the accumulation type is the tensor's own, and in memory of this object's where it
-    is wider.
+    `place` has the memory of both: the sum in the type in which it is kept, and the result in
+    the tensor's own; the same memory where the types are the same.
     """
 
-    def __init__(self, spec: Spec, result: memoryview, shares: int, world_size: int) -> None:
-        info = DTYPES[spec.dtype]
-        mean = spec.op == pb.OP_MEAN
-        self._op = spec.op
-        self._dtype: torch.dtype = getattr(torch, info.name)
-        narrow = (info.is_integer and not mean) or spec.op in (pb.OP_MIN, pb.OP_MAX)
-        self._wide: torch.dtype = self._dtype if narrow else getattr(torch, info.accumulator)
-        self._mean = mean
-        self._scale = (
-            2.0 ** -(world_size - 1).bit_length() if mean and not info.is_integer else 1.0
-        )
+    def __init__(
+        self, spec: Spec, place: Place, elements: int, shares: int, world_size: int
+    ) -> None:
+        self._arithmetic = Arithmetic.of(spec.op, spec.dtype, world_size)
+        self._wide, self._dtype = self._arithmetic.wide, self._arithmetic.dtype
         self._shares = shares
-        self._result = _tensor(result, self._dtype)
-        self._sum = self._result
+        self.elements = elements
+        self._sum = view(place.total(elements * self._wide.itemsize), self._wide)
+        self._result = self._sum
+        if self._wide != self._dtype:
+            self._result = view(place.result(elements * self._dtype.itemsize), self._dtype)
         self.weights = [0.0] * shares
 
     @property
-    def elements(self) -> int:
-        """Elements of the chunk."""
-        return self._result.numel()
+    def size(self) -> int:
+        """Bytes of the chunk in its own type."""
+        return self.elements * self._dtype.itemsize
+
+    def whole(self) -> memoryview:
+        """The result, once it is there."""
+        return _bytes(self._result)
+
+    def adopt(self, weight: float) -> None:
+        """The local ranks have made their sum by themselves; it is in its place."""
+        self.weights = [weight] * self._shares
 
     def add_local(self, payloads: list[memoryview], weights: list[float]) -> None:
         """Sum the local ranks' chunks, in the order given."""
-        if self._wide != self._dtype:
-            self._sum = torch.empty(self.elements, dtype=self._wide)
-        inputs = [_tensor(payload, self._dtype) for payload in payloads]
-        factors = [weight * self._scale if self._mean else 1.0 for weight in weights]
+        inputs = [view(payload, self._dtype) for payload in payloads]
         for start in range(0, self.elements, BLOCK_ELEMENTS):
             block = slice(start, start + BLOCK_ELEMENTS)
-            self._add_block(self._sum[block], [each[block] for each in inputs], factors)
+            total = self._sum[block]
+            self._arithmetic.begin(total, inputs[0][block], weights[0])
+            for each, weight in zip(inputs[1:], weights[1:], strict=True):
+                self._arithmetic.add(total, each[block], weight)
         self.weights = [sum(weights)] * self._shares
-
-    def reduce_alone(self, payloads: list[memoryview], weights: list[float]) -> None:
-        """The whole reduction where there is no other node."""
-        self.add_local(payloads, weights)
-        for share in range(self._shares):
-            self.finish(share)
 
     def add(self, share: int, payload: memoryview, weight: float) -> None:
         """Add another node's partial sum of a share."""
-        self._combine(self._part(self._sum, share), _tensor(payload, self._wide), 1.0)
+        self._arithmetic.combine(self._part(self._sum, share), view(payload, self._wide))
         self.weights[share] += weight
 
     def finish(self, share: int) -> None:
         """Divide a share that holds everybody's sum, and write it to the result."""
         total, out = self._part(self._sum, share), self._part(self._result, share)
-        if self._mean and self._wide.is_floating_point:
-            divisor = self.weights[share] * self._scale
-            if divisor != 1.0:
-                total.div_(divisor)
-        elif self._mean:
-            total.copy_(total.div(int(self.weights[share]), rounding_mode="trunc"))
-        if self._sum is not self._result:
-            out.copy_(total)
+        self._arithmetic.finish(total, out, self.weights[share])
 
     def store(self, share: int, payload: memoryview) -> None:
         """Put another node's finished share in its place."""
-        self._part(self._result, share).copy_(_tensor(payload, self._dtype))
+        self._part(self._result, share).copy_(view(payload, self._dtype))
 
     def partial(self, share: int) -> memoryview:
         """A share's sum as it stands, to be sent."""
@@ -182,47 +157,6 @@ class ChunkSum:
     def _part(self, tensor: torch.Tensor, share: int) -> torch.Tensor:
         start, stop = share_range(share, self._shares, self.elements)
         return tensor[start:stop]
-
-    def _add_block(
-        self, total: torch.Tensor, inputs: list[torch.Tensor], factors: list[float]
-    ) -> None:
-        first, factor, others = inputs[0], factors[0], inputs[1:]
-        if self._op in _ADDING and factor == 1.0 and others and first.dtype == total.dtype:
-            # Two at once: one pass over the memory less.
-            torch.add(
-                first,
-                others[0],
-                alpha=factors[1] if total.dtype.is_floating_point else 1,
-                out=total,
-            )
-            others, factors = others[1:], factors[1:]
-        elif factor == 1.0:
-            total.copy_(first)
-        elif first.dtype == total.dtype:
-            torch.mul(first, factor, out=total)
-        else:
-            total.copy_(first).mul_(factor)
-        for other, factor in zip(others, factors[1:], strict=True):
-            self._combine(total, other, factor)
-
-    def _combine(self, total: torch.Tensor, other: torch.Tensor, factor: float) -> None:
-        match self._op:
-            case pb.OP_MIN:
-                torch.minimum(total, other, out=total)
-            case pb.OP_MAX:
-                torch.maximum(total, other, out=total)
-            case pb.OP_PRODUCT:
-                total.mul_(other)
-            case _ if factor == 1.0 or not total.dtype.is_floating_point:
-                total.add_(other)
-            case _:
-                total.add_(other, alpha=factor)
-
-
-def _tensor(buffer: memoryview, dtype: torch.dtype) -> torch.Tensor:
-    if not buffer.nbytes:
-        return torch.empty(0, dtype=dtype)
-    return torch.frombuffer(buffer, dtype=dtype)
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

@@ -10,6 +10,7 @@ from gradwire_server.errors import LateError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gradwire_server.chain import Stall
     from gradwire_server.execution import Arrived
     from gradwire_server.group import Group
     from gradwire_server.metrics import Metrics
@@ -33,7 +34,9 @@ class Lateness:
         self._warn = warn_seconds
         self._stalled = 0
 
-    def look(self, rounds: Iterable[Round[Arrived]], now: float) -> list[tuple[int, LateError]]:
+    def look(
+        self, rounds: Iterable[Round[Arrived] | Stall], now: float
+    ) -> list[tuple[int, LateError]]:
         """Warn once of each round that stalls; the collectives to fail, and why."""
         late = [round_ for round_ in rounds if now - round_.opened >= self._warn]
         self._count(len(late))
@@ -47,7 +50,7 @@ class Lateness:
             grace = 0.0 if round_.missing else PEER_GRACE_SECONDS
             if waited > self._timeout + grace:
                 error = LateError(f"{text}; the timeout is {self._timeout:g} s")
-                overdue.append((round_.key.sequence, error))
+                overdue.append((round_.sequence, error))
         return overdue
 
     def close(self) -> None:
@@ -58,7 +61,7 @@ class Lateness:
         self._metrics.stalled_rounds.inc(stalled - self._stalled)
         self._stalled = stalled
 
-    def _whom(self, round_: Round[Arrived]) -> str:
+    def _whom(self, round_: Round[Arrived] | Stall) -> str:
         if round_.missing:
             return self._group.describe(round_.missing)
         return "; ".join(map(self._group.picture.describe, self._group.peers))

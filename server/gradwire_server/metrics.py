@@ -5,10 +5,17 @@ from __future__ import annotations
 import platform
 from collections import Counter as TallyOf
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client import Metric
 
 _DIRECTIONS = ("sent", "received")
 
@@ -26,11 +33,27 @@ class Traffic:
     received: Counter
 
 
+class _Refresh(Collector):
+    """Has what is counted elsewhere brought up to date; registered before all metrics."""
+
+    def __init__(self, calls: set[Callable[[], None]]) -> None:
+        self._calls = calls
+
+    def collect(self) -> Iterable[Metric]:
+        """No metrics of its own."""
+        for call in tuple(self._calls):
+            call()
+        return []
+
+
 class Metrics:
     """The daemon's metrics in a registry of their own."""
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
         self.registry = registry
+        self.before_scrape: set[Callable[[], None]] = set()
+        """Called, in any thread, when somebody reads the metrics."""
+        registry.register(_Refresh(self.before_scrape))
         self._holds: TallyOf[str] = TallyOf()
         self._schedules: dict[str, tuple[Counter, Histogram]] = {}
         ProcessCollector(registry=registry)
@@ -103,3 +126,8 @@ class Metrics:
         count, duration = self._schedules[schedule]
         count.inc()
         duration.observe(seconds)
+
+    def rounds_done(self, schedule: str, rounds: int, seconds: float) -> None:
+        """Count rounds of which only the sum of their times is known: each gets the mean."""
+        for _ in range(rounds):
+            self.round_done(schedule, seconds / rounds)

@@ -10,8 +10,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from gradwire_proto.chunks import chunk_count, chunk_range
-from gradwire_proto.dtypes import DTYPES, LEAST_WEIGHT, MOST_WEIGHT, OPS
+from gradwire_proto.chunks import cut
+from gradwire_proto.dtypes import DTYPES, LEAST_WEIGHT, MOST_WEIGHT, OPS, sum_itemsize
 from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import MismatchError, ProtocolError, ReductionError
 
@@ -76,36 +76,46 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """One chunk of a tensor."""
+
+    elements: int
+    size: int
+    """Bytes, in the tensor's own type."""
+    final: bool
+    """The tensor has no chunk after it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Contribution:
-    """One rank's chunk: in a slot of its own, or in the message that brought it."""
+    """One rank's chunk; no payload where it is in the node's sum already."""
 
     spec: Spec
     weight: float
-    slot: int
     payload: memoryview | None = None
 
-    def extent(self, rank: int, chunk: int, chunk_bytes: int) -> tuple[int, bool]:
-        """Bytes of this chunk of the tensor, and whether it is the last.
+    def extent(self, who: str, chunk: int, chunk_bytes: int) -> Extent:
+        """Which part of the tensor the chunk is.
 
         Raises ProtocolError for what nobody could reduce.
         """
         spec, weight = self.spec, self.weight
         if spec.dtype not in DTYPES or spec.op not in _OPS or spec.wire != pb.WIRE_EXACT:
             raise ProtocolError(
-                f"rank {rank} brought an op or dtype that is not known, or a wire other than"
+                f"{who} brought an op or dtype that is not known, or a wire other than"
                 f" exact: {spec}"
             )
         info = DTYPES[spec.dtype]
         least, most = (1.0, 1.0) if info.is_integer else (LEAST_WEIGHT, MOST_WEIGHT)
-        if spec.op == pb.OP_MEAN and not least <= weight <= most:
+        if self.payload is not None and spec.op == pb.OP_MEAN and not least <= weight <= most:
             expected = "1 for integers" if info.is_integer else f"{least:g} to {most:g}"
-            raise ProtocolError(f"rank {rank} brought weight {weight}, expected {expected}")
-        whole = spec.elements * info.itemsize
-        chunks = chunk_count(whole, chunk_bytes)
-        if chunk >= chunks:
-            raise ProtocolError(f"rank {rank} brought chunk {chunk} of {chunks}")
-        start, stop = chunk_range(chunk, whole, chunk_bytes)
-        return stop - start, chunk == chunks - 1
+            raise ProtocolError(f"{who} brought weight {weight}, expected {expected}")
+        chunks = cut(spec.elements, sum_itemsize(spec.op, spec.dtype), chunk_bytes)
+        if chunk >= chunks.count:
+            raise ProtocolError(f"{who} brought chunk {chunk} of {chunks.count}")
+        start, stop = chunks.range(chunk)
+        size = (stop - start) * info.itemsize
+        return Extent(stop - start, size, chunk == chunks.count - 1)
 
 
 class Round(Generic[P]):
@@ -125,6 +135,11 @@ class Round(Generic[P]):
         self._witness = ""
 
     @property
+    def sequence(self) -> int:
+        """Number of the collective."""
+        return self.key.sequence
+
+    @property
     def spec(self) -> Spec:
         """What is being reduced; known once somebody has brought it."""
         assert self._spec is not None, "a round is opened by whoever brings its spec"  # noqa: S101
@@ -142,6 +157,11 @@ class Round(Generic[P]):
         self._compare(f"rank {rank}", contribution.spec)
         self.contributions[rank] = contribution
 
+    def summed(self, who: str, contribution: Contribution) -> None:
+        """The local ranks have made their sum by themselves."""
+        self._compare(who, contribution.spec)
+        self.contributions = dict.fromkeys(self._ranks, contribution)
+
     def arrive(self, who: str, spec: Spec, part: P) -> None:
         """Keep what another node sent."""
         self._compare(who, spec)
@@ -151,13 +171,20 @@ class Round(Generic[P]):
         if self._spec is None:
             self._spec, self._witness = spec, who
         elif spec != self._spec:
-            raise MismatchError(
-                f"{self}: {self._witness} brought {self._spec}, but {who} brought {spec}."
-                " All ranks must call the same collectives on the same shapes in the same order"
-            )
+            raise mismatch(self.sequence, self._witness, self._spec, who, spec)
 
     def __str__(self) -> str:
         return f"round {self.key.sequence}"
+
+
+def mismatch(
+    sequence: int, who: str, brought: Spec, other: str, differs: Spec
+) -> MismatchError:
+    """Two have brought different things to one collective."""
+    return MismatchError(
+        f"round {sequence}: {who} brought {brought}, but {other} brought {differs}."
+        " All ranks must call the same collectives on the same shapes in the same order"
+    )
 
 
 class Rounds(Generic[P]):
@@ -201,6 +228,10 @@ class Rounds(Generic[P]):
             self._incomplete.discard(rank)
         else:
             self._incomplete.add(rank)
+
+    def passed(self, key: Key) -> None:
+        """All local ranks have brought this chunk, and those before it."""
+        self._last = dict.fromkeys(self._ranks, key)
 
     def get(self, key: Key, now: float) -> Round[P] | None:
         """The open round of this key, opened now if need be; None where its time is past."""

@@ -146,7 +146,7 @@ class Aggregator:
         response = pb.JoinResponse(
             seat=token, chunk_bytes=job.terms.chunk_bytes, slots=job.terms.slots
         )
-        if request.shared_memory and job.arena.path is not None:
+        if request.shared_memory and job.arena is not None:
             response.arena.path = str(job.arena.path)
             response.arena.nonce = job.arena.nonce
             response.arena.ranks = job.arena.layout.ranks

@@ -21,7 +21,7 @@ class Carrier(Protocol):
     """Takes responses to one rank: the gRPC stream, or the doorbell."""
 
     inline: bool
-    """Results travel in the response, not in the arena."""
+    """Chunks travel on it; else they lie in the arena."""
 
     def send(self, response: bytes) -> None:
         """Queue a serialised ReduceResponse. Never waits; dropped where the rank is gone."""
@@ -35,7 +35,7 @@ class Seat:
         self.member = member
         self.token = secrets.token_hex(16)
         self._carrier: Carrier | None = None
-        self._failed: pb.Failure | None = None
+        self._unsaid: list[pb.ReduceResponse] = []
         self._lease: asyncio.TimerHandle | None = None
 
     @property
@@ -54,39 +54,39 @@ class Seat:
             self._lease = asyncio.get_running_loop().call_later(seconds, lost)
 
     def open(self, carrier: Carrier) -> None:
-        """The rank has opened its stream. Raises ProtocolError where it had before."""
-        if self._carrier is not None:
+        """The rank has opened its line. Raises ProtocolError where it had before.
+
+        A stream may follow a doorbell, which then is only kept.
+        """
+        if self._carrier is not None and (self._carrier.inline or not carrier.inline):
             raise ProtocolError(f"{self.member} already has a stream")
         self.close()
         self._carrier = carrier
-        if self._failed is not None:
-            self.failed(0, self._failed)
+        for response in self._unsaid:
+            carrier.send(response.SerializeToString())
+        self._unsaid.clear()
 
     def close(self) -> None:
         """Nobody need wait for the rank's stream any more."""
         if self._lease is not None:
             self._lease.cancel()
 
-    def result(self, key: Key, slot: int, result: memoryview) -> None:
-        """Tell the rank where its result lies, or send it."""
+    def result(self, key: Key, result: memoryview) -> None:
+        """Send the rank its result."""
         assert self._carrier is not None, "a rank that contributed has a stream"  # noqa: S101
-        response = pb.ReduceResponse(sequence=key.sequence, chunk=key.chunk, slot=slot)
-        payload = result if self._carrier.inline else result[:0]
-        self._carrier.send(wire.join(response, payload))
+        response = pb.ReduceResponse(sequence=key.sequence, chunk=key.chunk)
+        self._carrier.send(wire.join(response, result))
 
     def failed(self, sequence: int, failure: pb.Failure) -> None:
         """Tell the rank that its collective, or its job, has failed."""
-        if self._carrier is None:
-            self._failed = failure
-            return
         response = pb.ReduceResponse(sequence=sequence, failure=failure)
-        self._carrier.send(response.SerializeToString())
+        if self._carrier is None:
+            self._unsaid.append(response)
+        else:
+            self._carrier.send(response.SerializeToString())
 
 
-def read_request(
-    request: pb.ReduceRequest, payload: memoryview | None
-) -> tuple[Key, Contribution]:
-    """What a ReduceRequest says; payload None where the chunk lies in the arena."""
-    spec = Spec.read(request.spec)
-    contribution = Contribution(spec, request.weight, request.slot, payload)
+def read_request(request: pb.ReduceRequest, payload: memoryview) -> tuple[Key, Contribution]:
+    """What a ReduceRequest says."""
+    contribution = Contribution(Spec.read(request.spec), request.weight, payload)
     return Key(request.sequence, request.chunk), contribution

@@ -16,10 +16,13 @@ import time
 from typing import TYPE_CHECKING
 
 from gradwire_proto.arena import NONCE_BYTES, Layout, pack_header
-from gradwire_server.errors import ProtocolError, StartError
+from gradwire_proto.control import Control
+from gradwire_server.errors import StartError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gradwire_server.local import Place
 
 PREFIX = "gradwire-"
 FEWEST_SLOTS = 2
@@ -28,23 +31,21 @@ ORPHAN_AGE_SECONDS = 10.0
 
 
 class Arena:
-    """The memory of one generation on one node.
+    """The memory of one generation on one node: a file that its ranks map."""
 
-    With a folder it is a file that local ranks map; without one it is private and has result
-    slots only.
-    """
-
-    def __init__(self, layout: Layout, ranks: tuple[int, ...], folder: Path | None) -> None:
+    def __init__(self, layout: Layout, ranks: tuple[int, ...], folder: Path) -> None:
         self.layout = layout
         self.nonce = secrets.token_bytes(NONCE_BYTES)
-        self.path = folder / f"{PREFIX}{secrets.token_hex(8)}" if folder is not None else None
+        self.path = folder / f"{PREFIX}{secrets.token_hex(8)}"
         self._ranks = {rank: index for index, rank in enumerate(ranks)}
         self._file = -1
-        memory = self._create(self.path) if self.path else mmap.mmap(-1, layout.size)
+        memory = self._create()
         self._view = memoryview(memory)
+        self.control = Control(memory, layout)
+        self.control.initialise()
 
-    def _create(self, path: Path) -> mmap.mmap:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
+    def _create(self) -> mmap.mmap:
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
         try:
             fcntl.flock(self._file, fcntl.LOCK_SH)
             # Whatever the umask: ranks may run as another user of the daemon's group.
@@ -56,45 +57,57 @@ class Arena:
                 self._file, self.layout.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
             )
         except OSError:
-            self.close()
+            self._unlink()
             raise
 
     def local_rank(self, rank: int) -> int:
-        """Index of a rank's slots."""
+        """Index of a rank at this node."""
         return self._ranks[rank]
 
-    def contribution(self, rank: int, slot: int, size: int) -> memoryview:
-        """The first bytes of a rank's slot. Raises ProtocolError where there is none."""
-        if not 0 <= slot < self.layout.slots or self.layout.ranks == 0:
-            raise ProtocolError(
-                f"rank {rank} names slot {slot}; it has {self.layout.slots if self.path else 0}"
-            )
-        offset = self.layout.contribution(self._ranks[rank], slot)
-        return self._view[offset : offset + size]
-
-    def result(self, slot: int, size: int) -> memoryview:
-        """The first bytes of a result slot."""
-        offset = self.layout.result(slot)
-        return self._view[offset : offset + size]
+    def place(self, ticket: int) -> Place:
+        """The memory of a ticket's chunk."""
+        start = self.layout.slot(ticket % self.layout.slots)
+        return _Slot(
+            self._view[start : start + self.layout.slot_bytes], self.layout.chunk_bytes
+        )
 
     def close(self) -> None:
         """Unlink the file, and let go of the memory; it goes when the last view of it does."""
         self._view = memoryview(b"")
+        self.control.close()
+        self._unlink()
+
+    def _unlink(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
-def create(ranks: tuple[int, ...], slots: int, slot_bytes: int, folder: Path) -> Arena:
+class _Slot:
+    """See local.Place."""
+
+    def __init__(self, memory: memoryview, chunk_bytes: int) -> None:
+        self._memory = memory
+        self._chunk_bytes = chunk_bytes
+
+    def total(self, size: int) -> memoryview:
+        """See local.Place."""
+        return self._memory[:size]
+
+    def result(self, size: int) -> memoryview:
+        """See local.Place."""
+        return self._memory[self._chunk_bytes :][:size]
+
+
+def create(ranks: tuple[int, ...], slots: int, chunk_bytes: int, folder: Path) -> Arena:
     """A shared arena, with fewer slots where memory is short.
 
     Raises StartError with figures where not even the fewest fit.
     """
     asked = slots
     while True:
-        layout = Layout(len(ranks), slots, slot_bytes)
+        layout = Layout(len(ranks), slots, chunk_bytes)
         try:
             return Arena(layout, ranks, folder)
         except OSError as error:
@@ -103,16 +116,11 @@ def create(ranks: tuple[int, ...], slots: int, slot_bytes: int, folder: Path) ->
                 continue
             raise StartError(
                 f"no shared memory for {len(ranks)} ranks: {layout.size >> 20} MiB in {folder}"
-                f" ({slots} slots of {slot_bytes} bytes a rank; {asked} were asked for),"
+                f" ({slots} slots of {layout.slot_bytes} bytes; {asked} were asked for),"
                 f" {_free(folder) >> 20} MiB are free ({error.strerror}). Enlarge it (docker:"
                 " --shm-size), choose another folder with GRADWIRE_SHM_DIR, or set"
                 " GRADWIRE_SHM=off for the ranks"
             ) from error
-
-
-def create_private(slots: int, slot_bytes: int) -> Arena:
-    """Result slots for ranks that share no memory with the daemon."""
-    return Arena(Layout(0, slots, slot_bytes), (), None)
 
 
 def remove_orphans(folder: Path) -> int:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from prometheus_client import CollectorRegistry
 
-from gradwire_proto.chunks import chunk_count, chunk_range
-from gradwire_proto.dtypes import BY_NAME, OPS
+from gradwire_proto.chunks import Cut, cut
+from gradwire_proto.dtypes import BY_NAME, DTYPES, OPS, sum_itemsize
 from gradwire_server.engine import Engine, Terms
-from gradwire_server.errors import ProtocolError
 from gradwire_server.group import Group, Member, Node, Picture
 from gradwire_server.kernels import Kernels
 from gradwire_server.metrics import Metrics
@@ -34,26 +33,6 @@ TIMEOUT_SECONDS = 60.0
 WARN_SECONDS = 15.0
 
 
-class MemorySlots:
-    """See execution.Memory: slots in this process's own memory."""
-
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
-        self._memory: defaultdict[tuple[int, int], bytearray] = defaultdict(
-            lambda: bytearray(CHUNK_BYTES)
-        )
-
-    def contribution(self, rank: int, slot: int, size: int) -> memoryview:
-        """See execution.Memory."""
-        if slot >= self.slots:
-            raise ProtocolError(f"rank {rank} names slot {slot}; it has {self.slots}")
-        return memoryview(self._memory[rank, slot])[:size]
-
-    def result(self, slot: int, size: int) -> memoryview:
-        """See execution.Memory."""
-        return memoryview(self._memory[-1, slot])[:size]
-
-
 class Heard:
     """See engine.Ranks: keeps what the ranks are told, and lets a test wait for it."""
 
@@ -63,7 +42,7 @@ class Heard:
         """By rank and sequence."""
         self._news = asyncio.Event()
 
-    def result(self, rank: int, key: Key, slot: int, result: memoryview) -> None:
+    def result(self, rank: int, key: Key, result: memoryview) -> None:
         """See engine.Ranks."""
         if (rank, key) in self.results:
             raise AssertionError(f"rank {rank} got a second result of {key}")
@@ -112,12 +91,10 @@ class MemoryJob:
         self.heard = Heard()
         self.network = MemoryNetwork()
         self.registry = CollectorRegistry()
-        self._memories = [MemorySlots(each.slots) for each in terms]
-        self._brought: defaultdict[int, int] = defaultdict(int)
         metrics, kernels = Metrics(self.registry, "0"), Kernels(1)
         self.engines = [
-            Engine(self._group(node), terms[node], self.heard, memory, kernels, metrics)
-            for node, memory in enumerate(self._memories)
+            Engine(self._group(node), terms[node], self.heard, None, kernels, metrics)
+            for node in range(len(shape))
         ]
         for node, engine in enumerate(self.engines):
             transport = self.network.attach(node, engine)
@@ -142,23 +119,19 @@ class MemoryJob:
     def chunks(
         self, rank: int, sequence: int, tensor: torch.Tensor, op: str = "mean"
     ) -> list[Callable[[], None]]:
-        """What a rank does to bring a tensor, chunk by chunk. Slots are used in turn."""
+        """What a rank does to bring a tensor, chunk by chunk."""
         data = memoryview(tensor.view(torch.uint8).numpy().tobytes())
-        name = str(tensor.dtype).removeprefix("torch.")
-        spec = Spec(OPS[op], BY_NAME[name], tensor.numel(), 0)
-        count = chunk_count(len(data), CHUNK_BYTES)
+        spec = Spec(OPS[op], BY_NAME[_name(tensor.dtype)], tensor.numel(), 0)
         return [
             partial(self._bring, rank, Key(sequence, chunk), spec, data)
-            for chunk in range(count)
+            for chunk in range(_cut(spec).count)
         ]
 
     def _bring(self, rank: int, key: Key, spec: Spec, data: memoryview) -> None:
-        start, stop = chunk_range(key.chunk, len(data), CHUNK_BYTES)
-        memory = self._memories[self.picture.node_of(rank)]
-        slot = self._brought[rank] % memory.slots
-        self._brought[rank] += 1
-        memory.contribution(rank, slot, stop - start)[:] = data[start:stop]
-        self.engine_of(rank).contribute(rank, key, Contribution(spec, 1.0, slot))
+        start, stop = _cut(spec).range(key.chunk)
+        size = DTYPES[spec.dtype].itemsize
+        payload = data[start * size : stop * size]
+        self.engine_of(rank).contribute(rank, key, Contribution(spec, 1.0, payload))
 
     def bring(self, rank: int, sequence: int, tensor: torch.Tensor, op: str = "mean") -> None:
         """A rank brings a whole tensor."""
@@ -172,7 +145,8 @@ class MemoryJob:
 
     async def results(self, sequence: int, like: torch.Tensor) -> list[torch.Tensor]:
         """Every rank's result, once all have it."""
-        keys = [Key(sequence, chunk) for chunk in range(chunk_count(like.nbytes, CHUNK_BYTES))]
+        spec = Spec(OPS["mean"], BY_NAME[_name(like.dtype)], like.numel(), 0)
+        keys = [Key(sequence, chunk) for chunk in range(_cut(spec).count)]
         wanted = {(rank, key) for rank in range(self.world) for key in keys}
         await self.heard.until(lambda: wanted <= self.heard.results.keys())
         joined = [
@@ -216,6 +190,14 @@ async def job(
         yield made
     finally:
         await made.close()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _cut(spec: Spec) -> Cut:
+    return cut(spec.elements, sum_itemsize(spec.op, spec.dtype), CHUNK_BYTES)
 
 
 def _picture(places: Sequence[range]) -> Picture:

@@ -71,7 +71,9 @@ def test_a_script_that_ends_in_mid_collective_ends_at_once_and_is_named(node: Cl
         assert disturbed.stdout.readline() == "leaving\n"
         began = time.monotonic()
         with pytest.raises(gradwire.LostError, match="rank 1"):
-            session.all_reduce(torch.ones(3)).wait()
+            # What was chained may have brought its part to the second one before the end.
+            for _ in range(2):
+                session.all_reduce(torch.ones(3)).wait()
         assert time.monotonic() - began < 2
         assert disturbed.wait(SECONDS) == 0
 

@@ -81,9 +81,9 @@ def figures(error: pytest.ExceptionInfo[gradwire.ConnectError]) -> tuple[int, in
 def test_a_job_that_does_not_fit_gets_fewer_slots_and_the_next_one_figures(
     tmp_path: Path,
 ) -> None:
-    with daemon(tmp_path, "64m") as nodes, job(nodes.addresses[0], 4) as sessions:
+    with daemon(tmp_path, "20m") as nodes, job(nodes.addresses[0], 4) as sessions:
         (arena,) = [path for path in (tmp_path / "shm").iterdir() if not path.is_socket()]
-        assert arena.stat().st_size < 64 << 20
+        assert arena.stat().st_size < 20 << 20
         assert {session.path for session in sessions} == {"shared_memory"}
         assert_reduces(sessions, 10 << 20)
         with pytest.raises(gradwire.ConnectError) as refused, job(nodes.addresses[0], 4):

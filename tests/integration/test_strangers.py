@@ -89,8 +89,8 @@ def ring(bell: Path, *packets: bytes) -> bytes:
 def test_a_doorbell_hangs_up_on_who_has_no_seat(
     nodes: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    wrong_seat = pb.ReduceRequest(seat="0" * 32).SerializeToString()
-    request = pb.ReduceRequest(sequence=1, slot=3).SerializeToString()
+    wrong_seat = pb.Ring(seat="0" * 32).SerializeToString()
+    request = pb.Ring(ready=3).SerializeToString()
     bells = doorbells(nodes, tmp_path_factory)
     assert len(bells) == 2
     for bell in bells:
@@ -126,7 +126,7 @@ def test_a_stream_of_garbage_or_without_a_seat_is_refused(channel: grpc.Channel)
             grpc.StatusCode.INVALID_ARGUMENT,
             grpc.StatusCode.FAILED_PRECONDITION,
         )
-    seat = pb.ReduceRequest(seat="0" * 32).SerializeToString()
+    seat = pb.Ring(seat="0" * 32).SerializeToString()
     refused = answer(channel, "Aggregator/Reduce", seat, GARBAGE[1])
     assert refused == grpc.StatusCode.FAILED_PRECONDITION
 

@@ -4,48 +4,74 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire_proto.chunks import chunk_count, chunk_range, share_range
+from gradwire_proto.chunks import (
+    LEAST_BYTES,
+    MOST_ALONE_BYTES,
+    Cut,
+    cut,
+    cut_alone,
+    share_range,
+)
 
 SIZES = st.integers(0, 10_000)
 
 
-@given(size=SIZES, chunk_bytes=st.integers(1, 3000))
-def test_the_chunks_of_a_tensor_cover_it_in_order_and_once(size: int, chunk_bytes: int) -> None:
-    count = chunk_count(size, chunk_bytes)
-    ranges = [chunk_range(chunk, size, chunk_bytes) for chunk in range(count)]
+@given(elements=SIZES, step=st.integers(1, 3000))
+def test_the_chunks_of_a_tensor_cover_it_in_order_and_once(elements: int, step: int) -> None:
+    cut = Cut(elements, step)
+    ranges = [cut.range(chunk) for chunk in range(cut.count)]
     assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges[:-1])]
-    assert ranges[-1][1] == size
+    assert ranges[-1][1] == elements
 
 
-@given(size=SIZES, chunk_bytes=st.integers(1, 3000))
-def test_every_chunk_but_the_last_is_full(size: int, chunk_bytes: int) -> None:
-    count = chunk_count(size, chunk_bytes)
-    sizes = [
-        stop - start
-        for start, stop in (chunk_range(i, size, chunk_bytes) for i in range(count))
-    ]
-    assert set(sizes[:-1]) <= {chunk_bytes}
-    assert sizes[-1] <= chunk_bytes
+@given(elements=SIZES, step=st.integers(1, 3000))
+def test_every_chunk_but_the_last_is_full(elements: int, step: int) -> None:
+    cut = Cut(elements, step)
+    sizes = [stop - start for start, stop in map(cut.range, range(cut.count))]
+    assert set(sizes[:-1]) <= {step}
+    assert sizes[-1] <= step
 
 
 @pytest.mark.case("M24")
 def test_an_empty_tensor_has_one_empty_chunk() -> None:
-    assert chunk_count(0, 4096) == 1
-    assert chunk_range(0, 0, 4096) == (0, 0)
+    assert Cut(0, 1024).count == 1
+    assert Cut(0, 1024).range(0) == (0, 0)
 
 
 @pytest.mark.case("M33")
 def test_chunks_beyond_2_gib_are_counted_exactly() -> None:
-    size, chunk_bytes = 2_200_000_000, 2 << 20
-    last = chunk_count(size, chunk_bytes) - 1
-    assert chunk_range(1024, size, chunk_bytes)[0] == 1 << 31
-    assert chunk_range(last, size, chunk_bytes) == (last * chunk_bytes, size)
+    elements, chunk_bytes = 1_100_000_000, 4 << 20
+    pieces = cut(elements, 4, chunk_bytes)
+    last = pieces.count - 1
+    assert 2 * pieces.range(1024)[0] == 1 << 31
+    assert pieces.range(last) == (last * chunk_bytes // 4, elements)
 
 
 @pytest.mark.parametrize("chunk", [-1, 3])
 def test_a_chunk_outside_its_tensor_is_refused(chunk: int) -> None:
     with pytest.raises(ValueError, match=f"chunk {chunk} is outside a tensor of 3 chunks"):
-        chunk_range(chunk, 9000, 4096)
+        Cut(9000, 4096).range(chunk)
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+@given(elements=st.integers(0, 1 << 32), chunk_bytes=st.integers(512, (4 << 20) // 8))
+def test_the_sum_of_a_chunk_always_fits_a_slot(
+    itemsize: int, elements: int, chunk_bytes: int
+) -> None:
+    for pieces in (
+        cut(elements, itemsize, 8 * chunk_bytes),
+        cut_alone(elements, itemsize, 8 * chunk_bytes),
+    ):
+        assert pieces.step >= 1
+        assert pieces.step * itemsize <= 8 * chunk_bytes
+
+
+def test_a_lone_node_cuts_so_that_its_ranks_work_side_by_side() -> None:
+    size = 4 << 20
+    assert cut_alone(1 << 10, 4, size).count == 1
+    assert cut_alone(1 << 18, 4, size).count == 4
+    assert cut_alone(1 << 24, 4, size).step * 4 == MOST_ALONE_BYTES
+    assert cut_alone(1 << 16, 4, size).step * 4 == LEAST_BYTES
 
 
 @given(elements=SIZES, shares=st.integers(1, 40))

@@ -25,6 +25,7 @@ NO_DTYPE = Spec(pb.OP_MEAN, 99, 5, 0)  # type: ignore[arg-type]
 INTEGERS = replace(MEAN_OF_5, dtype=pb.DTYPE_INT64)
 NO_OP = replace(MEAN_OF_5, op=pb.OP_UNSPECIFIED)
 SHORT = memoryview(b"short")
+FIVE = memoryview(bytes(20))
 
 
 async def works(made: MemoryJob, sequence: int) -> None:
@@ -223,15 +224,15 @@ def test_all_ranks_may_leave_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("key", "contribution", "words"),
     [
-        (Key(1, 0), Contribution(MEAN_OF_5, 1.0, 0), "expected to bring chunk"),
-        (Key(0, 1), Contribution(MEAN_OF_5, 1.0, 0), "brought chunk 1 of 1"),
-        (Key(0, 0), Contribution(MEAN_OF_5, 0.0, 0), "brought weight 0.0"),
-        (Key(0, 0), Contribution(MEAN_OF_5, float("nan"), 0), "brought weight nan"),
-        (Key(0, 0), Contribution(INTEGERS, 0.5, 0), "weight 0.5, expected 1 for integers"),
-        (Key(0, 0), Contribution(NO_DTYPE, 1.0, 0), "op or dtype that is not known"),
-        (Key(0, 0), Contribution(NO_OP, 1.0, 0), "op or dtype that is not known"),
-        (Key(0, 0), Contribution(MEAN_OF_5, 1.0, 999), "names slot 999"),
-        (Key(0, 0), Contribution(MEAN_OF_5, 1.0, 0, SHORT), "5 bytes, exp"),
+        (Key(1, 0), Contribution(MEAN_OF_5, 1.0, FIVE), "expected to bring chunk"),
+        (Key(0, 1), Contribution(MEAN_OF_5, 1.0, FIVE), "brought chunk 1 of 1"),
+        (Key(0, 0), Contribution(MEAN_OF_5, 0.0, FIVE), "brought weight 0.0"),
+        (Key(0, 0), Contribution(MEAN_OF_5, float("nan"), FIVE), "brought weight nan"),
+        (Key(0, 0), Contribution(INTEGERS, 0.5, FIVE), "weight 0.5, expected 1 for integers"),
+        (Key(0, 0), Contribution(NO_DTYPE, 1.0, FIVE), "op or dtype that is not known"),
+        (Key(0, 0), Contribution(NO_OP, 1.0, FIVE), "op or dtype that is not known"),
+        (Key(0, 0), Contribution(MEAN_OF_5, 1.0), "a chunk of 0 bytes, expected 20"),
+        (Key(0, 0), Contribution(MEAN_OF_5, 1.0, SHORT), "5 bytes, expected 20"),
     ],
 )  # fmt: skip
 def test_a_rank_that_breaks_the_rules_ends_the_job_with_the_reason(

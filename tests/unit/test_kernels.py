@@ -30,11 +30,26 @@ def raw(tensor: torch.Tensor) -> memoryview:
     return memoryview(bytearray(tensor.view(torch.uint8).numpy().tobytes()))
 
 
+class Here:
+    """A place whose result is a tensor of the test's; the sum, too, where the types agree."""
+
+    def __init__(self, result: torch.Tensor) -> None:
+        self._result = result
+
+    def total(self, size: int) -> memoryview:
+        own = self.result(self._result.nbytes)
+        return own if size == own.nbytes else memoryview(bytearray(size))
+
+    def result(self, size: int) -> memoryview:
+        assert size == self._result.nbytes
+        return self._result.view(torch.uint8).numpy().data
+
+
 def make(like: torch.Tensor, op: str, shares: int, world: int) -> tuple[ChunkSum, torch.Tensor]:
     result = torch.empty_like(like)
     spec = Spec(OPS[op], BY_NAME[name(like.dtype)], like.numel(), 0)
-    view = result.view(torch.uint8).numpy().data
-    return ChunkSum(spec, view, shares, world), result
+    place = Here(result)
+    return ChunkSum(spec, place, like.numel(), shares, world), result
 
 
 def reduce_nodes(
@@ -233,7 +248,8 @@ def test_what_the_ranks_brought_is_never_written_to(dtype: str) -> None:
     tensors = [full(value, getattr(torch, dtype)) for value in (3, 5)]
     payloads = [raw(tensor) for tensor in tensors]
     total, result = make(tensors[0], "mean", 1, 2)
-    total.reduce_alone(payloads, [1.0, 1.0])
+    total.add_local(payloads, [1.0, 1.0])
+    total.finish(0)
     assert result.tolist() == [4] * 5
     assert payloads == [raw(tensor) for tensor in tensors]
 

@@ -22,7 +22,7 @@ MAY_IMPORT = {
 
 SERVER = ROOT / "server" / "gradwire_server"
 PURE = [
-    *(SERVER / f"{name}.py" for name in ("group", "results", "round")),
+    *(SERVER / f"{name}.py" for name in ("group", "round")),
     *sorted(SERVER.glob("reduce/*.py")),
 ]
 PURE_SERVER_MODULES = ("group", "round", "reduce", "errors")

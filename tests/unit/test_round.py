@@ -15,7 +15,7 @@ KEY = Key(3, 0)
 
 
 def contribution(spec: Spec = SPEC) -> Contribution:
-    return Contribution(spec, 1.0, 0)
+    return Contribution(spec, 1.0)
 
 
 def open_round() -> Round[str]:

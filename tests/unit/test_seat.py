@@ -43,15 +43,12 @@ def with_a_seat(test: Callable[[Seat], None]) -> None:
     run(main())
 
 
-@pytest.mark.parametrize(("inline", "payload"), [(True, b"gradient"), (False, b"")])
-def test_a_stream_gets_the_result_itself_and_shared_memory_only_its_slot(
-    inline: bool, payload: bytes
-) -> None:
+def test_a_stream_gets_the_result_itself() -> None:
     def test(seat: Seat) -> None:
-        line = Line(inline=inline)
+        line = Line(inline=True)
         seat.open(line)
-        seat.result(Key(7, 2), 5, memoryview(b"gradient"))
-        assert line.sent == [(pb.ReduceResponse(sequence=7, chunk=2, slot=5), payload)]
+        seat.result(Key(7, 2), memoryview(b"gradient"))
+        assert line.sent == [(pb.ReduceResponse(sequence=7, chunk=2), b"gradient")]
 
     with_a_seat(test)
 
@@ -62,9 +59,35 @@ def test_word_of_the_first_collective_is_no_empty_packet() -> None:
     def test(seat: Seat) -> None:
         line = Line(inline=False)
         seat.open(line)
-        seat.result(Key(0, 0), 0, memoryview(b""))
+        seat.failed(0, pb.Failure())
         ((message, _),) = line.sent
         assert message.HasField("sequence")
+
+    with_a_seat(test)
+
+
+def test_a_stream_may_take_over_from_a_doorbell_but_not_the_other_way_round() -> None:
+    def test(seat: Seat) -> None:
+        doorbell, stream = Line(inline=False), Line(inline=True)
+        seat.open(doorbell)
+        seat.open(stream)
+        seat.result(Key(0, 0), memoryview(b"x"))
+        assert (len(doorbell.sent), len(stream.sent)) == (0, 1)
+        for late in (Line(inline=False), Line(inline=True)):
+            with pytest.raises(ProtocolError, match="already has a stream"):
+                seat.open(late)
+
+    with_a_seat(test)
+
+
+def test_failures_before_the_line_is_open_are_told_in_order_once_it_is() -> None:
+    def test(seat: Seat) -> None:
+        seat.failed(3, pb.Failure(reason="first"))
+        seat.failed(4, pb.Failure(reason="second"))
+        line = Line(inline=False)
+        seat.open(line)
+        said = [(message.sequence, message.failure.reason) for message, _ in line.sent]
+        assert said == [(3, "first"), (4, "second")]
 
     with_a_seat(test)
 
@@ -143,10 +166,10 @@ def test_seats_are_told_apart_by_a_token_nobody_can_guess() -> None:
 def test_a_request_is_read_as_a_key_and_a_contribution() -> None:
     spec = tensor_pb2.Spec(op=tensor_pb2.OP_MAX, dtype=tensor_pb2.DTYPE_INT8, elements=9)
     spec.MergeFrom(tensor_pb2.Spec(shape_digest=4, shapes="3x3", wire=tensor_pb2.WIRE_EXACT))
-    request = pb.ReduceRequest(sequence=5, chunk=6, spec=spec, weight=0.5, slot=7)
+    request = pb.ReduceRequest(sequence=5, chunk=6, spec=spec, weight=0.5)
     payload = memoryview(b"123456789")
     key, contribution = read_request(request, payload)
     expected = Spec(tensor_pb2.OP_MAX, tensor_pb2.DTYPE_INT8, 9, 4, "3x3")
     assert key == Key(5, 6)
-    assert contribution == Contribution(expected, 0.5, 7, payload)
+    assert contribution == Contribution(expected, 0.5, payload)
     assert contribution.spec.shapes == "3x3"

@@ -14,13 +14,11 @@ from gradwire_proto.v1 import aggregator_pb2, peer_pb2, tensor_pb2
 PAYLOADS = st.binary(max_size=400)
 
 
-def request(sequence: int, chunk: int = 0, slot: int = 0) -> aggregator_pb2.ReduceRequest:
+def request(sequence: int, chunk: int = 0) -> aggregator_pb2.ReduceRequest:
     spec = tensor_pb2.Spec(
         op=tensor_pb2.OP_MEAN, elements=77, shape_digest=1 << 31, shapes="7x11"
     )
-    return aggregator_pb2.ReduceRequest(
-        spec=spec, weight=0.5, sequence=sequence, chunk=chunk, slot=slot
-    )
+    return aggregator_pb2.ReduceRequest(spec=spec, weight=0.5, sequence=sequence, chunk=chunk)
 
 
 @given(sequence=st.integers(0, 2**64 - 1), chunk=st.integers(0, 2**32 - 1), payload=PAYLOADS)
@@ -33,10 +31,10 @@ def test_what_we_join_is_what_protobuf_would_write(
     assert joined == message.SerializeToString()
 
 
-@given(sequence=st.integers(0, 2**64 - 1), slot=st.integers(0, 2**32 - 1), payload=PAYLOADS)
-def test_what_protobuf_writes_we_split(sequence: int, slot: int, payload: bytes) -> None:
-    plain = request(sequence=sequence, slot=slot)
-    full = request(sequence=sequence, slot=slot)
+@given(sequence=st.integers(0, 2**64 - 1), chunk=st.integers(0, 2**32 - 1), payload=PAYLOADS)
+def test_what_protobuf_writes_we_split(sequence: int, chunk: int, payload: bytes) -> None:
+    plain = request(sequence=sequence, chunk=chunk)
+    full = request(sequence=sequence, chunk=chunk)
     full.payload = payload
     message, found = wire.split(full.SerializeToString(), aggregator_pb2.ReduceRequest)
     assert (message, bytes(found)) == (plain, payload)

@@ -101,37 +101,55 @@ class Arena(_message.Message):
     doorbell: str
     def __init__(self, path: _Optional[str] = ..., nonce: _Optional[bytes] = ..., ranks: _Optional[int] = ..., local_rank: _Optional[int] = ..., doorbell: _Optional[str] = ...) -> None: ...
 
+class Ring(_message.Message):
+    __slots__ = ("seat", "ready", "beyond", "disagreement")
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    BEYOND_FIELD_NUMBER: _ClassVar[int]
+    DISAGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    seat: str
+    ready: int
+    beyond: int
+    disagreement: Disagreement
+    def __init__(self, seat: _Optional[str] = ..., ready: _Optional[int] = ..., beyond: _Optional[int] = ..., disagreement: _Optional[_Union[Disagreement, _Mapping[str, object]]] = ...) -> None: ...
+
+class Disagreement(_message.Message):
+    __slots__ = ("sequence", "mine", "theirs")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MINE_FIELD_NUMBER: _ClassVar[int]
+    THEIRS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    mine: _tensor_pb2.Spec
+    theirs: _tensor_pb2.Spec
+    def __init__(self, sequence: _Optional[int] = ..., mine: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., theirs: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ...) -> None: ...
+
 class ReduceRequest(_message.Message):
-    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "slot", "payload")
+    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "payload")
     SEAT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
-    SLOT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     seat: str
     sequence: int
     chunk: int
     spec: _tensor_pb2.Spec
     weight: float
-    slot: int
     payload: bytes
-    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., slot: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ReduceResponse(_message.Message):
-    __slots__ = ("sequence", "chunk", "slot", "failure", "payload")
+    __slots__ = ("sequence", "chunk", "failure", "payload")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
-    SLOT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     chunk: int
-    slot: int
     failure: Failure
     payload: bytes
-    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., slot: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("scope", "kind", "reason")

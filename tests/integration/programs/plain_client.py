@@ -62,7 +62,7 @@ class Rank:
         size = self.seat.chunk_bytes
         for chunk, start in enumerate(range(0, len(data), size)):
             part = data[start : start + size]
-            request = pb.ReduceRequest(chunk=chunk, spec=spec, weight=1.0, slot=chunk)
+            request = pb.ReduceRequest(chunk=chunk, spec=spec, weight=1.0)
             request.payload = part
             self._outgoing.put(request)
 

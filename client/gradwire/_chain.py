@@ -1,0 +1,319 @@
+"""The short way through a node: its ranks add up their tensors by themselves, in the arena.
+
+Chunks pass from local rank to local rank, as in a pipeline: the first puts its part into a
+slot, each next one adds its own from where its tensor lies, and all copy the result out. A
+tensor is read once and written once. Several chunks are under way at a time, so that all ranks
+have something to do. The daemon is rung for a chunk that other nodes have a part in; without
+other nodes the last rank finishes it, and the daemon only looks on.
+
+A collective that failed is passed over: its tickets go along the chain, but nobody adds, and
+what has been added is not read. See gradwire_proto.control for the counters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from gradwire._errors import LostError
+from gradwire_proto.arithmetic import Arithmetic, blocks, view
+from gradwire_proto.chunks import Cut, cut, cut_alone
+from gradwire_proto.control import Ticket
+from gradwire_proto.dtypes import sum_itemsize
+from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_proto.v1 import tensor_pb2
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradwire._channel import Doorbell
+    from gradwire._collective import Collective
+    from gradwire._shared_memory import Arena
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A collective on its way along the chain."""
+
+    collective: Collective
+    arithmetic: Arithmetic
+    cut: Cut
+    spec: bytes
+    tensor: torch.Tensor
+    added: int = 0
+    taken: int = 0
+    failed: bool = False
+    disagreed: bool = False
+
+
+class _Failed(Enum):
+    """A ticket is to be passed over."""
+
+    FAILED = 0
+
+
+_FAILED = _Failed.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A ticket that has passed this rank and whose result is to be read."""
+
+    work: _Work | None
+    """None: the ticket's collective had failed."""
+    chunk: int
+    since: int
+
+
+class Chain:
+    """See _pipeline.Carrier."""
+
+    path = "shared_memory"
+
+    def __init__(
+        self, arena: Arena, doorbell: Doorbell, world_size: int, *, alone: bool
+    ) -> None:
+        self.daemon = doorbell.daemon
+        self._arena = arena
+        self._control = arena.control
+        self._doorbell = doorbell
+        self._world_size = world_size
+        self._alone = alone
+        self._rank = arena.local_rank
+        self._last = arena.layout.ranks - 1
+        self._slots = arena.layout.slots
+        self._queue: deque[_Work] = deque()
+        self._passed: deque[_Passed] = deque()
+        self._added = 0
+        self._failed: set[int] = set()
+        self._failures = 0
+        self._next: tuple[int, Ticket] | None = None
+
+    # -- see Carrier
+
+    def put(self, collective: Collective) -> None:
+        """See Carrier."""
+        spec = collective.spec
+        arithmetic = _arithmetic(spec.op, spec.dtype, self._world_size)
+        cut_here = cut_alone if self._alone else cut
+        size = sum_itemsize(spec.op, spec.dtype)
+        self._queue.append(
+            _Work(
+                collective,
+                arithmetic,
+                cut_here(spec.elements, size, self._arena.layout.chunk_bytes),
+                spec.SerializeToString(),
+                view(collective.data, arithmetic.dtype),
+            )
+        )
+        self._control.submitted(self._rank, collective.sequence + 1)
+        if collective.sequence >= self._control.limit:
+            self._ring(pb.Ring(beyond=collective.sequence))
+
+    def skip(self, sequence: int) -> None:
+        """See Carrier."""
+        self._control.submitted(self._rank, sequence + 1)
+
+    def advance(self) -> Collective | bool:
+        """See Carrier."""
+        if self._add_own():
+            return True
+        return self._take()
+
+    def wait(self, seconds: float) -> None:
+        """See Carrier."""
+        self._control.wait(self._rank, time.time() + seconds)
+
+    def wake(self) -> None:
+        """See Carrier."""
+        self._control.wake(self._rank)
+
+    def drop(self, sequence: int) -> None:
+        """See Carrier."""
+        self._failed.add(sequence)
+        self._failures += 1
+        for work in self._queue:
+            if work.collective.sequence == sequence:
+                work.failed = True
+                self._queue.remove(work)
+                break
+        for passed in self._passed:
+            if passed.work is not None and passed.work.collective.sequence == sequence:
+                passed.work.failed = True
+
+    def resolved(self, collectives: int, size: int) -> None:
+        """See Carrier."""
+        self._control.resolved(self._rank, collectives, size)
+
+    def receive(self) -> pb.ReduceResponse:
+        """See Carrier. Only failures come."""
+        return self._doorbell.receive()
+
+    def hang_up(self) -> None:
+        """See Carrier."""
+        self._doorbell.close()
+
+    def close(self, *, orphaned: bool) -> None:
+        """See Carrier."""
+        self._queue.clear()
+        self._passed.clear()
+        self._arena.close(orphaned=orphaned)
+
+    # -- a chunk passes
+
+    def _add_own(self) -> bool:
+        """Add this rank's part to the next ticket, or pass it over; False if none is here."""
+        number = self._added
+        work = self._open(number) if self._rank == 0 else self._follow(number)
+        if work is None:
+            return False
+        if work is _FAILED:
+            self._control.spoil(number)
+            self._pass_on(None, 0)
+            return True
+        chunk = work.added
+        self._put(number, work, chunk)
+        work.added += 1
+        if work.added == work.cut.count:
+            self._queue.popleft()
+            self._control.brought(self._rank, work.collective.sequence + 1)
+        self._pass_on(work, chunk)
+        return True
+
+    def _open(self, number: int) -> _Work | None:
+        """What the first rank begins, once there is a free slot."""
+        if not self._queue or not self._is_free(number):
+            return None
+        work = self._queue[0]
+        ticket = Ticket(work.collective.sequence, work.added, work.spec)
+        self._control.open(number, ticket)
+        return work
+
+    def _is_free(self, number: int) -> bool:
+        before = number - self._slots
+        if before < 0:
+            return True
+        if self._control.taken() <= before:
+            return False
+        return self._alone or self._control.is_released(before)
+
+    def _follow(self, number: int) -> _Work | _Failed | None:
+        """What the rank before this one has passed on, if this one can go on with it."""
+        if self._control.added(self._rank - 1) <= number:
+            return None
+        if self._next is None or self._next[0] != number:
+            self._next = (number, self._control.ticket(number))
+        ticket = self._next[1]
+        if ticket.sequence in self._failed:
+            return _FAILED
+        work = self._queue[0] if self._queue else None
+        if work is None or work.collective.sequence < ticket.sequence:
+            # Not handed in yet; or this rank has yet to hear that its own has failed.
+            return None
+        if (ticket.sequence, ticket.chunk) != (work.collective.sequence, work.added):
+            raise LostError(
+                f"this rank is at chunk {work.added} of collective {work.collective.sequence},"
+                f" the rank before it at chunk {ticket.chunk} of {ticket.sequence}"
+            )
+        if ticket.spec != work.spec and not work.disagreed and not self._agree(ticket, work):
+            work.disagreed = True
+        return None if work.disagreed else work
+
+    def _agree(self, ticket: Ticket, work: _Work) -> bool:
+        mine, theirs = work.collective.spec, tensor_pb2.Spec.FromString(ticket.spec)
+        if _essence(mine) == _essence(theirs):
+            return True
+        disagreement = pb.Disagreement(sequence=ticket.sequence, mine=mine, theirs=theirs)
+        self._ring(pb.Ring(disagreement=disagreement))
+        return False
+
+    def _put(self, number: int, work: _Work, chunk: int) -> None:
+        """Add this rank's part; the last rank of a lone node finishes the chunk, too."""
+        start, stop = work.cut.range(chunk)
+        elements, arithmetic = stop - start, work.arithmetic
+        weight = work.collective.weight
+        total = self._arena.total(number, elements, arithmetic.wide)
+        part = work.tensor[start:stop]
+        weights = self._control.weight(number, weight)
+        finishing = self._alone and self._rank == self._last
+        result = self._arena.result(number, elements, arithmetic.dtype, arithmetic.wide)
+        for block in blocks(elements):
+            if self._rank == 0:
+                arithmetic.begin(total[block], part[block], weight)
+            else:
+                arithmetic.add(total[block], part[block], weight)
+            if finishing:
+                arithmetic.finish(total[block], result[block], weights)
+
+    def _pass_on(self, work: _Work | None, chunk: int) -> None:
+        self._passed.append(_Passed(work, chunk, time.perf_counter_ns()))
+        self._added += 1
+        self._control.add(self._rank, self._added)
+        if self._rank < self._last:
+            self._control.wake(self._rank + 1)
+        elif self._alone:
+            for rank in range(self._last):
+                self._control.wake(rank)
+        else:
+            self._ring(pb.Ring(ready=self._added))
+
+    def _ring(self, ring: pb.Ring) -> None:
+        try:
+            self._doorbell.ring(ring)
+        except LostError:
+            # Who reads the doorbell learns why: the daemon's last words may lie unread.
+            return
+
+    # -- a result is read
+
+    def _take(self) -> Collective | bool:
+        """Read the oldest result if it is there; the collective, if that completes it."""
+        if not self._passed:
+            return False
+        number = self._added - len(self._passed)
+        if not self._is_done(number) or self._control.failures != self._failures:
+            # A failure that this rank has not heard of yet may be of this very collective.
+            return False
+        passed = self._passed[0]
+        work = passed.work
+        void = work is None or work.failed
+        if not void and self._control.is_void(number):
+            return False
+        self._passed.popleft()
+        nanoseconds = 0
+        if work is not None and not void:
+            self._copy_out(number, work, passed.chunk)
+            nanoseconds = time.perf_counter_ns() - passed.since
+            work.taken += 1
+        self._control.take(self._rank, number + 1, nanoseconds)
+        if self._rank and self._control.added(0) - number >= self._slots:
+            self._control.wake(0)
+        if work is None or void or work.taken < work.cut.count:
+            return True
+        return work.collective
+
+    def _is_done(self, number: int) -> bool:
+        if self._alone:
+            return self._control.added(self._last) > number
+        return self._control.is_done(number)
+
+    def _copy_out(self, number: int, work: _Work, chunk: int) -> None:
+        start, stop = work.cut.range(chunk)
+        dtype, wide = work.arithmetic.dtype, work.arithmetic.wide
+        result = self._arena.result(number, stop - start, dtype, wide)
+        out = work.tensor[start:stop]
+        for block in blocks(stop - start):
+            out[block].copy_(result[block])
+
+
+def _essence(spec: tensor_pb2.Spec) -> tuple[int, ...]:
+    return spec.op, spec.dtype, spec.elements, spec.shape_digest, spec.wire
+
+
+@lru_cache(maxsize=64)
+def _arithmetic(op: tensor_pb2.Op, dtype: tensor_pb2.Dtype, world_size: int) -> Arithmetic:
+    return Arithmetic.of(op, dtype, world_size)

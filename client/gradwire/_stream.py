@@ -1,0 +1,143 @@
+"""The way for a rank that shares no memory with its daemon: chunks in messages."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradwire._errors import LostError
+from gradwire_proto.chunks import Cut, cut
+from gradwire_proto.dtypes import DTYPES, sum_itemsize
+from gradwire_proto.v1 import aggregator_pb2 as pb
+
+if TYPE_CHECKING:
+    from gradwire._channel import Doorbell, Line
+    from gradwire._collective import Collective
+    from gradwire._shared_memory import Bytes
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A collective on its way."""
+
+    collective: Collective
+    cut: Cut
+    itemsize: int
+    request: pb.ReduceRequest
+    sent: int = 0
+    received: int = 0
+
+    def part(self, chunk: int) -> Bytes:
+        """A chunk's bytes."""
+        start, stop = self.cut.range(chunk)
+        return self.collective.data[start * self.itemsize : stop * self.itemsize]
+
+
+class Streaming:
+    """See _pipeline.Carrier."""
+
+    path = "stream"
+
+    def __init__(
+        self, line: Line, chunk_bytes: int, slots: int, beside: Doorbell | None = None
+    ) -> None:
+        """`beside`: the daemon's line to a rank whose neighbours share no memory."""
+        self.daemon = line.daemon
+        self._line = line
+        self._chunk_bytes = chunk_bytes
+        self._slots = slots
+        self._beside = beside
+        self._queue: deque[_Work] = deque()
+        self._open: dict[int, _Work] = {}
+        self._flying: set[tuple[int, int]] = set()
+        self._inbox: deque[tuple[pb.ReduceResponse, memoryview]] = deque()
+        self._news = threading.Event()
+
+    def put(self, collective: Collective) -> None:
+        """See Carrier."""
+        spec = collective.spec
+        chunks = cut(spec.elements, sum_itemsize(spec.op, spec.dtype), self._chunk_bytes)
+        request = pb.ReduceRequest(
+            sequence=collective.sequence, spec=spec, weight=collective.weight
+        )
+        work = _Work(collective, chunks, DTYPES[spec.dtype].itemsize, request)
+        self._open[collective.sequence] = work
+        self._queue.append(work)
+
+    def skip(self, sequence: int) -> None:
+        """See Carrier. The daemon tells of a failure only whom it concerns: none is skipped."""
+
+    def advance(self) -> Collective | bool:
+        """See Carrier."""
+        if self._inbox:
+            return self._take(*self._inbox.popleft())
+        if not self._queue or len(self._flying) >= self._slots:
+            return False
+        work = self._queue[0]
+        chunk = work.sent
+        work.sent += 1
+        if work.sent == work.cut.count:
+            self._queue.popleft()
+        self._flying.add((work.collective.sequence, chunk))
+        work.request.chunk = chunk
+        try:
+            self._line.send(work.request, work.part(chunk).data)
+        except LostError:
+            # Who reads the line learns why: the daemon's last words may lie unread.
+            return True
+        return True
+
+    def _take(self, response: pb.ReduceResponse, payload: memoryview) -> Collective | bool:
+        self._flying.discard((response.sequence, response.chunk))
+        work = self._open.get(response.sequence)
+        if work is None:
+            return True
+        if payload.nbytes:
+            np.copyto(work.part(response.chunk), np.frombuffer(payload, dtype=np.uint8))
+        work.received += 1
+        if work.received < work.cut.count:
+            return True
+        del self._open[response.sequence]
+        return work.collective
+
+    def wait(self, seconds: float) -> None:
+        """See Carrier."""
+        self._news.wait(seconds)
+        self._news.clear()
+
+    def wake(self) -> None:
+        """See Carrier."""
+        self._news.set()
+
+    def drop(self, sequence: int) -> None:
+        """See Carrier."""
+        work = self._open.pop(sequence, None)
+        if work is not None and work in self._queue:
+            self._queue.remove(work)
+        self._flying = {chunk for chunk in self._flying if chunk[0] != sequence}
+
+    def resolved(self, collectives: int, size: int) -> None:
+        """See Carrier. The daemon knows."""
+
+    def receive(self) -> pb.ReduceResponse | None:
+        """See Carrier."""
+        response, payload = self._line.receive()
+        if response.HasField("failure"):
+            return response
+        self._inbox.append((response, payload))
+        return None
+
+    def hang_up(self) -> None:
+        """See Carrier."""
+        self._line.close()
+        if self._beside is not None:
+            self._beside.close()
+
+    def close(self, *, orphaned: bool) -> None:
+        """See Carrier."""
+        self._queue.clear()
+        self._open.clear()
