@@ -112,7 +112,7 @@ def _lab(flags: PlanFlags, nodes: int, mistakes: list[str]) -> LabPlan | None:
     }
     if not flags.lab:
         given = [flag for flag, text in words.items() if text is not None]
-        mistakes += [f"{flag}: without --lab there is no such thing" for flag in given]
+        mistakes += [f"{flag}: goes with --lab, which is not there" for flag in given]
         return None
     if not 2 <= nodes <= MOST_NODES and not any("--nodes" in line for line in mistakes):
         mistakes.append(f"--nodes: a laboratory has 2 to {MOST_NODES}, for links between them")

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire_ops.lab_plan import LabError, LabPlan, burst_bytes, queue_bytes, relay_bytes
 from gradwire_ops.namespace import Namespace
 from gradwire_ops.place import Place
-from gradwire_ops.relay import compile_relay, relay
+from gradwire_ops.relay import relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -87,10 +85,8 @@ def lab(plan: LabPlan) -> Iterator[Lab]:
         nodes = tuple(_node(number, plan, _namespace(stack)) for number in range(plan.nodes))
         _run_batch(switch, "ip", _bridges(plan))
         if plan.delay_seconds:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-lab-"))
-            program = compile_relay(Path(folder))
             links = _delayed_links(plan, switch, nodes)
-            stack.enter_context(relay(program, plan.hop_seconds, links))
+            stack.enter_context(relay(plan.hop_seconds, links))
         else:
             _run_batch(switch, "ip", _plain_links(nodes))
         _run_batch(switch, "ip", _ports(plan, nodes))

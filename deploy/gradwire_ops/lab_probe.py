@@ -8,15 +8,17 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
-from gradwire_ops.lab_plan import LabError, burst_bytes, stream_count
+from gradwire_ops.lab_plan import LabError, queue_bytes, stream_count
 
 if TYPE_CHECKING:
     from gradwire_ops.lab import Lab, Node
 
 LEAST_SECONDS = 0.7
+MOST_SECONDS = 10.0
 ROUND_TRIPS = 20
-"""A measurement lasts at least so many, and so many are left out before it: TCP finds its
-windows, the buffers grow, and the first burst has passed."""
+"""A measurement lasts so many of a full link, since what is lost arrives that much later, and
+much at once. Half of them are left out before it: TCP finds its windows, the buffers grow, and
+the first burst passes."""
 _PIECE = 1 << 20
 _PATIENCE_SECONDS = 10.0
 
@@ -29,15 +31,14 @@ def payload_rate(net: Lab, sender: int, receiver: int) -> float:
     """
     plan = net.plan
     rates = [rate for rate in (plan.rate(sender), plan.rate(receiver)) if rate is not None]
-    rate = min(rates, default=None)
-    streams = 1 if rate is None else stream_count(rate, plan.delay_seconds)
-    warm_up = 0.3 + ROUND_TRIPS * plan.delay_seconds
-    if rate is not None:
-        # Two queues have a burst, one at each end of the way.
-        warm_up += 2 * burst_bytes(rate) * 8 / rate
-    seconds = max(LEAST_SECONDS, ROUND_TRIPS * plan.delay_seconds)
+    streams, loaded_seconds = 1, plan.delay_seconds
+    if rates:
+        streams = stream_count(min(rates), plan.delay_seconds)
+        # A full queue, and the way.
+        loaded_seconds += queue_bytes(min(rates)) * 8 / min(rates)
+    seconds = min(max(LEAST_SECONDS, ROUND_TRIPS * loaded_seconds), MOST_SECONDS)
     with _Transfer(net.nodes[sender], net.nodes[receiver], streams) as transfer:
-        time.sleep(warm_up)
+        time.sleep(seconds / 2)
         before, began = transfer.received, time.perf_counter()
         time.sleep(seconds)
         received, elapsed = transfer.received - before, time.perf_counter() - began

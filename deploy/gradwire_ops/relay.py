@@ -6,15 +6,16 @@ import os
 import selectors
 import shutil
 import subprocess
+import tempfile
 from contextlib import contextmanager
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire_ops.lab_plan import LabError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from gradwire_ops.namespace import Namespace
 
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
 
 COMPILE_SECONDS = 60.0
 READY_SECONDS = 10.0
-STOP_SECONDS = 5.0
 
 
-def compile_relay(folder: Path) -> Path:
-    """The program, made in this folder. Raises LabError where it can't be made."""
+def _compile(folder: Path) -> Path:
     compiler = shutil.which("cc")
     if compiler is None:
         raise LabError(
@@ -55,29 +54,31 @@ def compile_relay(folder: Path) -> Path:
 
 
 @contextmanager
-def relay(program: Path, hop_seconds: float, links: Sequence[Link]) -> Iterator[None]:
+def relay(hop_seconds: float, links: Sequence[Link]) -> Iterator[None]:
     """Links between namespaces that deliver each frame so much later, until this is left.
 
     Their devices are there on entering, and gone afterwards. Enter it in a thread that lives
-    as long as the links shall: the relay ends with it.
+    as long as the links shall: the relay ends with it. Raises LabError where it does not start.
     """
-    command = [str(program), str(os.getpid()), str(round(hop_seconds * 1e6))]
+    arguments = [str(os.getpid()), str(round(hop_seconds * 1e6))]
     for here, there, room in links:
         ends = [(space.path, name) for space, name in (here, there)]
-        command += [str(room), *ends[0], *ends[1]]
-    process = subprocess.Popen(  # noqa: S603 - compiled from our own source
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        process_group=0,
-    )
+        arguments += [str(room), *ends[0], *ends[1]]
+    # A program that runs needs its file no longer; so even a kill leaves none behind.
+    with tempfile.TemporaryDirectory(prefix="gradwire-lab-") as folder:
+        process = subprocess.Popen(  # noqa: S603 - compiled from our own source
+            [str(_compile(Path(folder))), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,
+        )
     with process:
         try:
             _await_ready(process)
             yield
         finally:
-            process.terminate()
+            process.kill()
 
 
 def _await_ready(process: subprocess.Popen[bytes]) -> None:
