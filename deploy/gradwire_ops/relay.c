@@ -9,7 +9,7 @@
  *
  * A thread for each direction. Frames wait in a ring of bytes, each behind a header with the time
  * at which it is due; the thread sleeps until then, or until another frame comes. Where the ring
- * is full it stops reading, and the sender's queue fills instead: the relay itself drops nothing.
+ * is full it stops reading, and the device's own queue fills, of which the kernel drops the rest.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -72,7 +72,7 @@ static int take(struct direction *link) {
     while (link->room - link->used >= most()) {
         struct frame *frame = (struct frame *)(link->ring + link->tail);
         ssize_t length = read(link->from, frame + 1, LONGEST_FRAME);
-        if (length <= 0) {
+        if (length < 0) {
             /* EIO: the device is down, for now. */
             if (errno == EAGAIN || errno == EINTR || errno == EIO) return 1;
             fail("reading a frame");
