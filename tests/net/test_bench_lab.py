@@ -45,15 +45,6 @@ def test_a_benchmark_in_a_laboratory_says_what_its_links_allow() -> None:
     assert max(large["seconds"], large["gloo_seconds"]) > 0.9 * large["limit_seconds"]
 
 
-@pytest.mark.usefixtures("delays")
-def test_the_table_of_a_laboratory_has_the_limits_of_mixed_links() -> None:
-    layout = ("--nodes", "2", "--ranks-per-node", "1", "--interfaces", "2", "--mtu", "9000")
-    result = bench(*layout, "--rate", "none,200mbit", "--delay", "2ms", "--sizes", "2MiB")
-    assert result.returncode == 0, result.stderr
-    for word in ("limit", "efficiency", "%", "none, 200mbit", "round trip"):
-        assert word in result.stdout
-
-
 def test_a_laboratory_of_one_node_is_an_error_of_usage() -> None:
     result = bench("--nodes", "1", "--rate", "1gbit")
     assert result.returncode == 2
