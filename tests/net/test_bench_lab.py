@@ -33,7 +33,7 @@ def test_a_benchmark_in_a_laboratory_says_what_its_links_allow() -> None:
     for row in (small, large):
         assert row["rate_bits_per_second"] == RATE
         assert (row["delay_seconds"], row["mtu_bytes"], row["interfaces"]) == (0.0, 1500, 1)
-        assert 0.90 <= row["payload_bytes_per_second"] * 8 / RATE <= 0.97
+        assert 0.5 <= row["payload_bytes_per_second"] * 8 / RATE <= 0.97
         limit = row["size_bytes"] / row["payload_bytes_per_second"]
         assert row["limit_seconds"] == pytest.approx(limit)
         assert row["efficiency"] == pytest.approx(limit / row["seconds"])
