@@ -1,25 +1,32 @@
-"""`gradwire bench`: all-reduces of many sizes on loopback, ours beside gloo."""
+"""`gradwire bench`: all-reduces of many sizes, ours beside gloo, on loopback or in a lab."""
 
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from gradwire_ops import query
+from gradwire_ops.bench_network import Network
 from gradwire_ops.bench_plan import Plan, PlanError, PlanFlags, make_plan
-from gradwire_ops.bench_row import Row
+from gradwire_ops.bench_row import Measurement, Row
+from gradwire_ops.bench_table import format_rate, format_time, table
 from gradwire_ops.children import ChildError, exit_on_terminate
 from gradwire_ops.cluster import cluster
 from gradwire_ops.job import Job, running
+from gradwire_ops.lab import lab
+from gradwire_ops.lab_plan import LabError
+from gradwire_ops.lab_probe import payload_rate
 from gradwire_ops.sizes import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator
+
+    from gradwire_ops.cluster import Cluster
+    from gradwire_ops.lab import Lab
+    from gradwire_ops.place import Place
 
 TIMEOUT_SECONDS = 3600.0
 LOCAL = "local"
@@ -40,38 +47,76 @@ def run(flags: PlanFlags, *, as_json: bool) -> int:
             for row in measured:
                 rows.append(row)
                 _show_progress(progress, row, len(plan.sizes) - len(rows))
-    except ChildError as error:
+    except (ChildError, LabError) as error:
         progress.print(f"the benchmark failed: {error}", style="red", markup=False)
         return 1
     if as_json:
         Console().print_json(data=[row.to_dict() for row in rows])
     else:
-        Console().print(_table(plan, rows))
+        Console().print(table(plan, rows))
     return 0
 
 
 def _measure(plan: Plan, progress: Console) -> Generator[Row, None, None]:
-    job = Job(
-        "gradwire_ops.bench_rank",
-        (plan.to_json(),),
-        (plan.ranks_per_node,) * plan.nodes,
-        TIMEOUT_SECONDS,
-    )
     progress.print(f"daemons: {plan.nodes}, ranks: {plan.ranks}")
-    with cluster(plan.nodes, {"GRADWIRE_SCHEDULE": plan.schedule}) as nodes:
+    with (
+        _network(plan, progress) as (places, network),
+        cluster(plan.nodes, {"GRADWIRE_SCHEDULE": plan.schedule}, places) as nodes,
+    ):
         chunk_bytes = query.describe(nodes.addresses[0]).chunk_bytes
-        with running(job, nodes.daemons, nodes.addresses) as lines:
+        job = _job(plan, nodes)
+        with running(job, nodes.daemons, nodes.addresses, places) as lines:
             for _, line in lines:
-                measured = json.loads(line)
+                measured = Measurement(**json.loads(line))
                 yield Row(
-                    **measured,
+                    measured,
                     nodes=plan.nodes,
                     ranks_per_node=plan.ranks_per_node,
-                    schedule=_schedule(plan, min(measured["size_bytes"], chunk_bytes)),
+                    schedule=_schedule(plan, min(measured.size_bytes, chunk_bytes)),
                     wire="exact",
                     transport="grpc" if plan.nodes > 1 else LOCAL,
                     dtype=plan.dtype,
+                    network=network,
                 )
+
+
+def _job(plan: Plan, nodes: Cluster) -> Job:
+    """The ranks read the daemons' clocks themselves, between their rounds."""
+    daemons = json.dumps([daemon.pid for daemon in nodes.daemons])
+    layout = (plan.ranks_per_node,) * plan.nodes
+    return Job("gradwire_ops.bench_rank", (plan.to_json(), daemons), layout, TIMEOUT_SECONDS)
+
+
+@contextmanager
+def _network(
+    plan: Plan, progress: Console
+) -> Iterator[tuple[tuple[Place, ...], Network | None]]:
+    """Where the nodes are, and what lies between them; nothing for loopback."""
+    if plan.lab is None:
+        yield (), None
+        return
+    with lab(plan.lab) as net:
+        network = Network(plan.lab, _payload_rate(net))
+        if network.payload_bytes_per_second is not None:
+            rate = format_rate(network.payload_bytes_per_second)
+            progress.print(f"a link carries {rate} of a plain socket's payload")
+        doubts = network.doubts()
+        if doubts:
+            progress.print(f"beware: {doubts}", style="yellow", markup=False)
+        yield net.places, network
+
+
+def _payload_rate(net: Lab) -> float | None:
+    """Of the slowest node's link, beside the quickest; None where no link has a limit."""
+    limited = [node for node, rate in enumerate(net.plan.all_rates) if rate is not None]
+    if not limited:
+        return None
+    slowest = min(limited, key=lambda node: net.plan.all_rates[node] or 0)
+    other = max(
+        (node for node in range(net.plan.nodes) if node != slowest),
+        key=lambda node: net.plan.all_rates[node] or float("inf"),
+    )
+    return payload_rate(net, slowest, other)
 
 
 def _schedule(plan: Plan, chunk_bytes: int) -> str:
@@ -86,37 +131,9 @@ def _schedule(plan: Plan, chunk_bytes: int) -> str:
 
 
 def _show_progress(progress: Console, row: Row, left: int) -> None:
+    measured = row.measured
     progress.print(
-        f"  {format_size(row.size_bytes)}: {_time(row.seconds)}, gloo {_time(row.gloo_seconds)}"
+        f"  {format_size(measured.size_bytes)}: {format_time(measured.seconds)}"
+        f", gloo {format_time(measured.gloo_seconds)}"
         f", {row.speedup_vs_gloo:.2f} x; sizes left: {left}"
     )
-
-
-def _table(plan: Plan, rows: Sequence[Row]) -> Table:
-    layout = f"{plan.nodes} x {plan.ranks_per_node} ranks, {rows[0].path}"
-    table = Table(
-        title=f"{plan.op} of {plan.dtype}, {layout}", box=box.SIMPLE_HEAD, pad_edge=False
-    )
-    for heading in ("size", "schedule", "time", "algbw", "busbw", "gloo", "speed-up"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            format_size(row.size_bytes),
-            row.schedule,
-            _time(row.seconds),
-            _rate(row.algbw_bytes_per_second),
-            _rate(row.busbw_bytes_per_second),
-            _time(row.gloo_seconds),
-            f"{row.speedup_vs_gloo:.2f} x",
-        )
-    return table
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"
-
-
-def _rate(bytes_per_second: float) -> str:
-    if bytes_per_second < 1e9:
-        return f"{bytes_per_second / 1e6:.1f} MB/s"
-    return f"{bytes_per_second / 1e9:.2f} GB/s"

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
+from gradwire_ops.lab_plan import (
+    DEFAULT_MTU,
+    LEAST_MTU,
+    MOST_INTERFACES,
+    MOST_MTU,
+    MOST_NODES,
+    LabPlan,
+    parse_delay,
+    parse_rate,
+)
 from gradwire_ops.sizes import parse_size
 from gradwire_proto.dtypes import BY_NAME
 from gradwire_proto.dtypes import DTYPES as INFO
@@ -30,6 +40,8 @@ class Plan:
     dtype: str
     op: str
     schedule: str
+    lab: LabPlan | None = None
+    """The network between the nodes; None: loopback."""
 
     @property
     def ranks(self) -> int:
@@ -44,7 +56,11 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         """What to_json wrote."""
         fields = json.loads(text)
-        return cls(**{**fields, "sizes": tuple(fields["sizes"])})
+        fields["sizes"] = tuple(fields["sizes"])
+        lab = fields["lab"]
+        if lab is not None:
+            fields["lab"] = LabPlan(**{**lab, "rates": tuple(lab["rates"])})
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,11 @@ class PlanFlags:
     dtype: str = "float32"
     op: str = "sum"
     schedule: str = "auto"
+    lab: bool = False
+    rate: str | None = None
+    delay: str | None = None
+    mtu: str | None = None
+    interfaces: str | None = None
 
 
 def make_plan(flags: PlanFlags) -> Plan:
@@ -75,9 +96,65 @@ def make_plan(flags: PlanFlags) -> Plan:
     )
     if plan.dtype.startswith("int") and plan.op == "mean":
         mistakes.append("--op: mean needs a floating-point --dtype")
+    lab = _lab(flags, plan.nodes, mistakes)
     if mistakes:
         raise PlanError("\n".join(mistakes))
-    return plan
+    return replace(plan, lab=lab)
+
+
+def _lab(flags: PlanFlags, nodes: int, mistakes: list[str]) -> LabPlan | None:
+    """None without --lab, and where anything is wrong."""
+    words = {
+        "--rate": flags.rate,
+        "--delay": flags.delay,
+        "--mtu": flags.mtu,
+        "--interfaces": flags.interfaces,
+    }
+    if not flags.lab:
+        given = [flag for flag, text in words.items() if text is not None]
+        mistakes += [f"{flag}: goes with --lab, which is not there" for flag in given]
+        return None
+    if not 2 <= nodes <= MOST_NODES and not any("--nodes" in line for line in mistakes):
+        mistakes.append(f"--nodes: a laboratory has 2 to {MOST_NODES}, for links between them")
+    rates = _rates(flags.rate or "none", nodes, mistakes)
+    delay_seconds = _delay(flags.delay or "0", mistakes)
+    mtu = _between("--mtu", flags.mtu or str(DEFAULT_MTU), (LEAST_MTU, MOST_MTU), mistakes)
+    interfaces = _between(
+        "--interfaces", flags.interfaces or "1", (1, MOST_INTERFACES), mistakes
+    )
+    return None if mistakes else LabPlan(nodes, rates, delay_seconds, mtu, interfaces)
+
+
+def _rates(text: str, nodes: int, mistakes: list[str]) -> tuple[int | None, ...]:
+    """One for each node, whether one was given for all or one for each."""
+    rates: list[int | None] = []
+    for part in text.split(","):
+        try:
+            rates.append(parse_rate(part))
+        except ValueError as error:
+            mistakes.append(f"--rate: {error}")
+            return ()
+    if len(rates) == 1:
+        return tuple(rates) * nodes
+    if len(rates) != nodes:
+        mistakes.append(f"--rate: {len(rates)} rates for {nodes} nodes; give one, or one each")
+    return tuple(rates)
+
+
+def _delay(text: str, mistakes: list[str]) -> float:
+    try:
+        return parse_delay(text)
+    except ValueError as error:
+        mistakes.append(f"--delay: {error}")
+        return 0.0
+
+
+def _between(flag: str, text: str, limits: tuple[int, int], mistakes: list[str]) -> int:
+    least, most = limits
+    if text.isdecimal() and least <= int(text) <= most:
+        return int(text)
+    mistakes.append(f"{flag}: '{text}' is not a number from {least} to {most}")
+    return least
 
 
 def _sizes(text: str, itemsize: int, mistakes: list[str]) -> tuple[int, ...]:

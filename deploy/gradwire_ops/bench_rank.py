@@ -1,30 +1,29 @@
 """One rank of a benchmark: gloo and Gradwire by turns, on the same tensor. Run by job.running.
 
-Rank 0 writes one JSON object a line, for each size.
+Its arguments are the plan, and the daemons' process ids, both as JSON. Rank 0 writes one JSON
+object a line, for each size: the fields of a Measurement.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import statistics
 import sys
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 import gradwire
 from gradwire_ops.bench_plan import Plan
+from gradwire_ops.bench_row import Measurement
+from gradwire_ops.bench_timing import Rivals, median, percentile, race, single_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from torch import Tensor
-
-    AllReduce: TypeAlias = Callable[[Tensor], object]
 
 ROUND_SECONDS = 0.1
 """A round repeats the all-reduce until it lasts about this long: one is too short for the clock
@@ -43,27 +42,19 @@ _GLOO_OPS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rivals:
-    """The two that are compared."""
-
-    ours: AllReduce
-    gloo: AllReduce
-
-
 def main() -> None:
     """Measure every size of the plan given as argument."""
     plan = Plan.from_json(sys.argv[1])
+    daemons: list[int] = json.loads(sys.argv[2])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     with gradwire.connect() as session:
         rivals = _rivals(session, plan)
         for size in plan.sizes:
-            ours, gloo = _measure(rivals, plan, size)
+            measured = _measure(rivals, plan, _fresh(plan, size), daemons, session.path)
             if dist.get_rank() == 0:
-                words = {"size_bytes": size, "seconds": ours, "gloo_seconds": gloo}
                 # The report on standard output is this program's interface.
-                print(json.dumps({**words, "path": session.path}), flush=True)  # noqa: T201
+                print(json.dumps(asdict(measured)), flush=True)  # noqa: T201
         dist.barrier()
     dist.destroy_process_group()
 
@@ -85,22 +76,28 @@ def _rivals(session: gradwire.Session, plan: Plan) -> Rivals:
     return Rivals(ours, gloo_mean if plan.op == "mean" else gloo)
 
 
-def _measure(rivals: Rivals, plan: Plan, size: int) -> tuple[float, float]:
-    """Seconds of one all-reduce, the median over the rounds: ours, gloo's."""
-    fresh = _fresh(plan, size)
-    tensor = fresh.clone()
-    _compare(rivals, tensor, fresh)
-    once = [
-        _timed(all_reduce, tensor, fresh, WARM_UP_CALLS)
-        for all_reduce in (rivals.gloo, rivals.ours)
-    ]
-    calls = min(_most_calls(plan, fresh), math.ceil(ROUND_SECONDS / min(once)))
-    rounds = [
-        [_timed(one, tensor, fresh, calls) for one in (rivals.gloo, rivals.ours)]
-        for _ in range(plan.repeat)
-    ]
-    gloo, ours = zip(*rounds, strict=True)
-    return statistics.median(ours), statistics.median(gloo)
+def _measure(
+    rivals: Rivals, plan: Plan, fresh: Tensor, daemons: Sequence[int], path: str
+) -> Measurement:
+    """The same on all ranks, but for the times of single calls, which are each rank's own."""
+    _compare(rivals, fresh)
+    once = race(rivals, fresh, 1, WARM_UP_CALLS, daemons)
+    quickest = min(median(once.ours), median(once.gloo))
+    calls = min(_most_calls(plan, fresh), math.ceil(ROUND_SECONDS / quickest))
+    measured = race(rivals, fresh, plan.repeat, calls, daemons)
+    ours, gloo = single_calls(rivals, fresh)
+    reduced = fresh.nbytes * calls * plan.repeat
+    return Measurement(
+        size_bytes=fresh.nbytes,
+        path=path,
+        seconds=median(measured.ours),
+        gloo_seconds=median(measured.gloo),
+        daemon_cpu_seconds_per_gigabyte=measured.cpu_seconds / plan.nodes / reduced * 1e9,
+        p50_seconds=percentile(ours, 0.5),
+        p99_seconds=percentile(ours, 0.99),
+        gloo_p50_seconds=percentile(gloo, 0.5),
+        gloo_p99_seconds=percentile(gloo, 0.99),
+    )
 
 
 def _fresh(plan: Plan, size: int) -> Tensor:
@@ -120,11 +117,11 @@ def _most_calls(plan: Plan, fresh: Tensor) -> int:
     return max(min(MOST_CALLS, int(math.log(room, plan.ranks))), 1)
 
 
-def _compare(rivals: Rivals, tensor: Tensor, fresh: Tensor) -> None:
+def _compare(rivals: Rivals, fresh: Tensor) -> None:
     """Warm both up, and see that they agree."""
-    rivals.gloo(tensor)
-    expected = tensor.clone()
-    rivals.ours(tensor.copy_(fresh))
+    expected, tensor = fresh.clone(), fresh.clone()
+    rivals.gloo(expected)
+    rivals.ours(tensor)
     # A mean is rounded in its division; gloo's stand-in may round once more.
     tolerance = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0
     if not torch.allclose(tensor, expected, rtol=tolerance, atol=0):
@@ -133,18 +130,6 @@ def _compare(rivals: Rivals, tensor: Tensor, fresh: Tensor) -> None:
             f"results differ at element {wrong} of {len(tensor)}: "
             f"expected {expected[wrong]} from gloo, got {tensor[wrong]}"
         )
-
-
-def _timed(all_reduce: AllReduce, tensor: Tensor, fresh: Tensor, calls: int) -> float:
-    """Seconds of one call, out of this many in a row, on the slowest rank."""
-    tensor.copy_(fresh)
-    dist.barrier()
-    began = time.perf_counter()
-    for _ in range(calls):
-        all_reduce(tensor)
-    seconds = torch.tensor((time.perf_counter() - began) / calls, dtype=torch.float64)
-    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    return seconds.item()
 
 
 if __name__ == "__main__":

@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from gradwire_ops.bench_network import NO_NETWORK
+
+if TYPE_CHECKING:
+    from gradwire_ops.bench_network import Network
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What the ranks found for one size, ours and gloo in the same run."""
+
+    size_bytes: int
+    path: str
+    seconds: float
+    gloo_seconds: float
+    daemon_cpu_seconds_per_gigabyte: float
+    """CPU time of one daemon for 1e9 bytes of tensor, without that of its ranks."""
+    p50_seconds: float | None
+    p99_seconds: float | None
+    gloo_p50_seconds: float | None
+    gloo_p99_seconds: float | None
+    """Of calls that rank 0 timed one by one; None for tensors too large for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured for one size, ours and gloo in the same run.
+    """A measurement and what it was made with.
 
     Bandwidths are nccl-tests': algbw is size over time; busbw is what each rank's link would
     have to carry in an ideal all-reduce, so that it can be compared across numbers of ranks.
     """
 
-    size_bytes: int
+    measured: Measurement
     nodes: int
     ranks_per_node: int
     schedule: str
     wire: str
-    path: str
     transport: str
     dtype: str
-    seconds: float
-    gloo_seconds: float
+    network: Network | None = None
+    """Of the laboratory, if that is where it was."""
 
     @property
     def algbw_bytes_per_second(self) -> float:
         """Size over time."""
-        return self.size_bytes / self.seconds
+        return self.measured.size_bytes / self.measured.seconds
 
     @property
     def busbw_bytes_per_second(self) -> float:
@@ -38,13 +60,33 @@ class Row:
     @property
     def speedup_vs_gloo(self) -> float:
         """Above 1 we are faster."""
-        return self.gloo_seconds / self.seconds
+        return self.measured.gloo_seconds / self.measured.seconds
+
+    @property
+    def limit_seconds(self) -> float | None:
+        """What the links allow; None where they have no limit."""
+        return self.network.limit_seconds(self.measured.size_bytes) if self.network else None
+
+    @property
+    def efficiency(self) -> float | None:
+        """The limit over our time. A tensor that fits into a link's burst may exceed 1."""
+        limit = self.limit_seconds
+        return None if limit is None else limit / self.measured.seconds
 
     def to_dict(self) -> dict[str, object]:
         """An element of `gradwire bench --json`."""
         return {
-            **asdict(self),
+            **asdict(self.measured),
+            "nodes": self.nodes,
+            "ranks_per_node": self.ranks_per_node,
+            "schedule": self.schedule,
+            "wire": self.wire,
+            "transport": self.transport,
+            "dtype": self.dtype,
             "algbw_bytes_per_second": self.algbw_bytes_per_second,
             "busbw_bytes_per_second": self.busbw_bytes_per_second,
             "speedup_vs_gloo": self.speedup_vs_gloo,
+            **(self.network.to_dict() if self.network else NO_NETWORK),
+            "limit_seconds": self.limit_seconds,
+            "efficiency": self.efficiency,
         }

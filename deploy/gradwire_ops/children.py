@@ -11,10 +11,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from gradwire_ops.place import HERE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import FrameType
+
+    from gradwire_ops.place import Place
 
 POLL_SECONDS = 0.05
 STOP_SECONDS = 10.0
@@ -33,7 +37,7 @@ class Child:
     dies with this process, even where that is killed (see leash).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what runs, where, and where its words go
         self,
         name: str,
         command: Sequence[str],
@@ -41,13 +45,15 @@ class Child:
         log: Path,
         *,
         piped: bool = False,
+        place: Place = HERE,
     ) -> None:
         self.name = name
         self._log = log
         self._unfinished = b""
+        tied = ("-P", "-m", "gradwire_ops.leash", str(os.getpid()))
         with log.open("wb") as file:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and modules
-                [sys.executable, "-P", "-m", "gradwire_ops.leash", str(os.getpid()), *command],
+                [*place.prefix, sys.executable, *tied, *command],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else file,

@@ -124,7 +124,9 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
         str | None,
         typer.Option(metavar="SIZE,...", help="Tensor sizes; by default 4KiB to 64MiB."),
     ] = None,
-    nodes: Annotated[str, typer.Option(metavar="N", help="Daemons, on loopback.")] = "1",
+    nodes: Annotated[
+        str, typer.Option(metavar="N", help="Daemons; on loopback, unless --lab.")
+    ] = "1",
     ranks_per_node: Annotated[str, typer.Option(metavar="N", help="Ranks of each.")] = "2",
     repeat: Annotated[
         str, typer.Option(metavar="N", help="Rounds of each size; the median counts.")
@@ -138,9 +140,34 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
     schedule: Annotated[
         str, typer.Option(metavar="NAME", help="auto, ring, tree or direct.")
     ] = "auto",
+    lab: Annotated[
+        bool,
+        typer.Option("--lab", help="Nodes are network namespaces; needs root and iproute2."),
+    ] = False,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE[,...]",
+            help="With --lab: of each node's link, each way (1gbit, 500mbit, none), or a list"
+            " with one for each node.",
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="With --lab: added to a round trip (50ms, 200us)."),
+    ] = None,
+    mtu: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="With --lab: of the links; 1500.")
+    ] = None,
+    interfaces: Annotated[
+        str | None, typer.Option(metavar="N", help="With --lab: links of each node; 1.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Time all-reduces of many sizes, ours beside gloo in the same run."""
+    """Time all-reduces of many sizes, ours beside gloo in the same run.
+
+    With --lab the nodes have links of their own, and the table says what these allow.
+    """
     from gradwire_ops import bench as command
     from gradwire_ops.bench_plan import DEFAULT_SIZES, PlanFlags
 
@@ -152,6 +179,11 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
         dtype=dtype,
         op=op,
         schedule=schedule,
+        lab=lab,
+        rate=rate,
+        delay=delay,
+        mtu=mtu,
+        interfaces=interfaces,
     )
     raise typer.Exit(command.run(flags, as_json=json))
 

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING
 
 from gradwire_ops import query
 from gradwire_ops.children import POLL_SECONDS, Child, ChildError, stop
+from gradwire_ops.place import HERE
+from gradwire_proto.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gradwire_ops.place import Place
 
 READY_SECONDS = 60.0
 DAEMON_LINES = 5
@@ -31,10 +35,16 @@ class Cluster:
 
 
 @contextmanager
-def cluster(nodes: int, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Start this many daemons on loopback; on leaving, in whatever way, they are gone again.
+def cluster(
+    nodes: int,
+    settings: Mapping[str, str] | None = None,
+    places: Sequence[Place] = (),
+) -> Iterator[Cluster]:
+    """Start this many daemons; on leaving, in whatever way, they are gone again.
 
-    `settings` are GRADWIRE_* variables beside those that give each daemon its own addresses.
+    Each runs at its place, by default on loopback. `settings` are GRADWIRE_* variables beside
+    those that give each daemon its own addresses.
+
     Raises ChildError where one does not start, with what it said.
     """
     with tempfile.TemporaryDirectory(prefix="gradwire-") as name:
@@ -43,7 +53,8 @@ def cluster(nodes: int, settings: Mapping[str, str] | None = None) -> Iterator[C
         try:
             for node in range(nodes):
                 # No comprehension: if one can't be started, those before it must be known.
-                daemons.append(_start(folder, node, settings or {}))  # noqa: PERF401
+                place = places[node] if places else HERE
+                daemons.append(_start(folder, node, settings or {}, place))
             addresses = tuple(f"unix:{_socket(folder, node)}" for node in range(nodes))
             _await_ready(daemons, addresses)
             yield Cluster(folder, tuple(daemons), addresses)
@@ -57,10 +68,11 @@ def cluster(nodes: int, settings: Mapping[str, str] | None = None) -> Iterator[C
             )
 
 
-def _start(folder: Path, node: int, settings: Mapping[str, str]) -> Child:
+def _start(folder: Path, node: int, settings: Mapping[str, str], place: Place) -> Child:
     environment = {
         **os.environ,
-        "GRADWIRE_LISTEN": "127.0.0.1:0",
+        **_openness(place),
+        "GRADWIRE_LISTEN": f"{place.address}:0",
         "GRADWIRE_ADVERTISE": "",
         "GRADWIRE_METRICS_LISTEN": "",
         "GRADWIRE_EMBEDDED": "false",
@@ -69,7 +81,13 @@ def _start(folder: Path, node: int, settings: Mapping[str, str]) -> Child:
     }
     environment.pop("GRADWIRE_CONFIG", None)
     log = folder / f"node{node}.log"
-    return Child(f"the daemon of node {node}", ["gradwire_server"], environment, log)
+    name = f"the daemon of node {node}"
+    return Child(name, ["gradwire_server"], environment, log, place=place)
+
+
+def _openness(place: Place) -> dict[str, str]:
+    """Daemons listen beyond loopback only where they are told to."""
+    return {} if is_loopback(place.address) else {"GRADWIRE_INSECURE": "true"}
 
 
 def _socket(folder: Path, node: int) -> Path:

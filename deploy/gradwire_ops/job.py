@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire_ops.children import Child, read_all, stop
+from gradwire_ops.place import HERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from gradwire_ops.place import Place
 
 TIMEOUT_SECONDS = 600.0
 _FIRST_PORT, _LAST_PORT = 20000, 32767
@@ -45,22 +48,29 @@ class _Seat:
     local_rank: int
     local_world_size: int
     node: int
+    place: Place
+    meeting_address: str
+    """Where rank 0 keeps torch's store."""
 
 
 @contextmanager
 def running(
-    job: Job, daemons: Sequence[Child] = (), addresses: Sequence[str] = ()
+    job: Job,
+    daemons: Sequence[Child] = (),
+    addresses: Sequence[str] = (),
+    places: Sequence[Place] = (),
 ) -> Iterator[Iterator[tuple[int, str]]]:
     """Start all ranks and give what they print, as (rank, line), until all have ended well.
 
     A rank that fails, or a daemon that ends, stops the reading with ChildError at once; on
-    leaving, no rank is left. Without addresses the ranks know of no daemon.
+    leaving, no rank is left. Without addresses the ranks know of no daemon. The ranks of a node
+    run at its place, by default on loopback.
     """
     ranks: dict[Child, int] = {}
     with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
         try:
             port = _free_port()
-            for seat in _seats(job):
+            for seat in _seats(job, places):
                 environment = _environment(job, seat, port)
                 # torch leaves caches in the folder for temporary files.
                 environment["TMPDIR"] = folder
@@ -73,18 +83,21 @@ def running(
             stop(ranks)
 
 
-def _seats(job: Job) -> Iterator[_Seat]:
+def _seats(job: Job, places: Sequence[Place]) -> Iterator[_Seat]:
+    places = places or (HERE,) * len(job.ranks_per_node)
     rank = 0
     for node, local_world_size in enumerate(job.ranks_per_node):
+        place, meeting = places[node], places[0].address
         for local_rank in range(local_world_size):
-            yield _Seat(rank, local_rank, local_world_size, node)
+            yield _Seat(rank, local_rank, local_world_size, node, place, meeting)
             rank += 1
 
 
 def _start(job: Job, seat: _Seat, environment: dict[str, str], folder: Path) -> Child:
     name = f"rank {seat.rank}"
     log = folder / f"rank{seat.rank}.log"
-    return Child(name, [job.module, *job.arguments], environment, log, piped=True)
+    command = [job.module, *job.arguments]
+    return Child(name, command, environment, log, piped=True, place=seat.place)
 
 
 def _environment(job: Job, seat: _Seat, port: int) -> dict[str, str]:
@@ -94,7 +107,7 @@ def _environment(job: Job, seat: _Seat, port: int) -> dict[str, str]:
         if not name.startswith(_FOREIGN_PREFIXES) and name not in _FOREIGN_NAMES
     }
     return inherited | {
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": seat.meeting_address,
         "MASTER_PORT": str(port),
         "RANK": str(seat.rank),
         "WORLD_SIZE": str(job.world_size),
@@ -103,7 +116,7 @@ def _environment(job: Job, seat: _Seat, port: int) -> dict[str, str]:
         "GROUP_RANK": str(seat.node),
         "OMP_NUM_THREADS": "1",
         # gloo would otherwise ask the name service for this host's name.
-        "GLOO_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": seat.place.interface,
     }
 
 

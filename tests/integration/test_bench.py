@@ -42,3 +42,8 @@ def test_bench_prints_json_that_a_program_can_read(op: str) -> None:
         assert (row["wire"], row["transport"], row["dtype"]) == ("exact", "grpc", "float32")
         ratio = row["gloo_seconds"] / row["seconds"]
         assert row["speedup_vs_gloo"] == pytest.approx(ratio)
+        assert row["daemon_cpu_seconds_per_gigabyte"] > 0
+        assert row["limit_seconds"] is row["rate_bits_per_second"] is None
+    assert 0 < small["p50_seconds"] <= small["p99_seconds"]
+    assert 0 < small["gloo_p50_seconds"] <= small["gloo_p99_seconds"]
+    assert large["p50_seconds"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -96,6 +97,7 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(wheel: Path) -> None
         assert f"{package}/__init__.py" in names
         assert f"{package}/py.typed" in names
     assert "gradwire_proto/v1/aggregator_pb2.py" in names
+    assert "gradwire_ops/relay.c" in names
     assert [name for name in names if "test_" in name or name.endswith(".pyc")] == []
 
 
@@ -143,3 +145,15 @@ def test_the_installed_wheel_works_in_an_empty_folder(bin_folder: Path, tmp_path
     )
     assert "[7.0, 7.0, 7.0]" in output
     assert list(empty.iterdir()) == []
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or None in map(shutil.which, ("ip", "tc", "nsenter", "cc")),
+    reason="a network laboratory needs root, iproute2, nsenter and a C compiler",
+)
+def test_the_installed_wheel_builds_a_laboratory(bin_folder: Path, tmp_path: Path) -> None:
+    layout = ("--nodes", "2", "--ranks-per-node", "1", "--delay", "5ms", "--rate", "1gbit")
+    bench = ("bench", "--lab", *layout, "--sizes", "4KiB", "--repeat", "1", "--json")
+    (row,) = json.loads(run(bin_folder / "gradwire", *bench, folder=tmp_path))
+    assert row["delay_seconds"] == 0.005
+    assert row["p50_seconds"] > 0.005

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gradwire_ops.bench_plan import Plan, PlanError, PlanFlags, make_plan
+from gradwire_ops.lab_plan import LabPlan
 
 
 def test_the_default_plan_goes_from_4_kib_to_64_mib() -> None:
@@ -47,6 +48,56 @@ def test_a_mean_of_integers_is_refused() -> None:
         make_plan(PlanFlags(dtype="int32", op="mean"))
 
 
-def test_a_plan_survives_the_way_to_the_ranks() -> None:
-    plan = make_plan(PlanFlags(nodes="3", op="max"))
+@pytest.mark.parametrize(
+    "flags",
+    [
+        PlanFlags(nodes="3", op="max"),
+        PlanFlags(nodes="2", lab=True, rate="1gbit,none", delay="50ms", interfaces="2"),
+    ],
+)
+def test_a_plan_survives_the_way_to_the_ranks(flags: PlanFlags) -> None:
+    plan = make_plan(flags)
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_one_rate_is_for_all_nodes_and_several_are_one_each() -> None:
+    same = make_plan(PlanFlags(nodes="3", lab=True, rate="1gbit")).lab
+    mixed = make_plan(PlanFlags(nodes="2", lab=True, rate="1gbit,none", mtu="9000")).lab
+    assert same == LabPlan(3, (10**9,) * 3)
+    assert mixed == LabPlan(2, (10**9, None), mtu=9000)
+
+
+def test_a_laboratory_has_links_without_a_limit_or_a_delay_unless_it_is_told() -> None:
+    assert make_plan(PlanFlags(nodes="2", lab=True)).lab == LabPlan(2, (None, None))
+
+
+def test_flags_of_a_laboratory_need_one() -> None:
+    flags = PlanFlags(rate="1gbit", delay="1ms", mtu="1500", interfaces="1")
+    with pytest.raises(PlanError) as caught:
+        make_plan(flags)
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        *("--rate", "--delay", "--mtu", "--interfaces"),
+    ]
+    assert all("--lab" in line for line in lines)
+
+
+def test_every_wrong_flag_of_a_laboratory_is_listed() -> None:
+    flags = PlanFlags(lab=True, rate="1gb", delay="5", mtu="100", interfaces="0")
+    with pytest.raises(PlanError) as caught:
+        make_plan(flags)
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        *("--nodes", "--rate", "--delay", "--mtu", "--interfaces"),
+    ]
+
+
+def test_a_wrong_number_of_nodes_is_named_once() -> None:
+    with pytest.raises(PlanError) as caught:
+        make_plan(PlanFlags(lab=True, nodes="two"))
+    assert str(caught.value).count("--nodes") == 1
+
+
+def test_rates_are_as_many_as_nodes() -> None:
+    with pytest.raises(PlanError, match="--rate: 2 rates for 3 nodes"):
+        make_plan(PlanFlags(nodes="3", lab=True, rate="1gbit,2gbit"))
