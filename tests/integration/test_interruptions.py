@@ -70,10 +70,11 @@ def test_a_script_that_ends_in_mid_collective_ends_at_once_and_is_named(node: Cl
         assert disturbed.stdout is not None
         assert disturbed.stdout.readline() == "leaving\n"
         began = time.monotonic()
+        # What was chained may have brought its part to the second one before the end.
+        with suppress(gradwire.LostError):
+            session.all_reduce(torch.ones(3)).wait()
         with pytest.raises(gradwire.LostError, match="rank 1"):
-            # What was chained may have brought its part to the second one before the end.
-            for _ in range(2):
-                session.all_reduce(torch.ones(3)).wait()
+            session.all_reduce(torch.ones(3)).wait()
         assert time.monotonic() - began < 2
         assert disturbed.wait(SECONDS) == 0
 
