@@ -25,6 +25,7 @@ from gradwire_server.lateness import Lateness
 from gradwire_server.results import ResultSlots
 from gradwire_server.round import Contribution, Key, Rounds
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
+from gradwire_server.transport.stripes import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -67,6 +68,8 @@ class Terms:
     warn_seconds: float
     schedule: peer_pb2.Schedule | None = None
     """None: chosen for each chunk."""
+    connections: int = AUTO
+    """To each other node; as this node wants it where it dials."""
 
 
 class Engine:

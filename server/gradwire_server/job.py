@@ -39,7 +39,9 @@ class Job:
         self.terms = terms
         self.arena = arena
         self.engine = Engine(group, terms, self, arena, kernels, metrics)
-        self.transport = GrpcTransport(group, terms.chunk_bytes, self.engine, metrics)
+        self.transport = GrpcTransport(
+            group, terms.chunk_bytes, self.engine, metrics, terms.connections
+        )
         self.engine.connect(self.transport)
         self.transport.dial()
         self.ended = asyncio.Event()

@@ -23,7 +23,7 @@ from gradwire_proto.dtypes import DTYPES
 from gradwire_proto.v1 import tensor_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from gradwire_server.round import Spec
 
@@ -140,9 +140,10 @@ class ChunkSum:
         for share in range(self._shares):
             self.finish(share)
 
-    def add(self, share: int, payload: memoryview, weight: float) -> None:
+    def add(self, share: int, pieces: Sequence[memoryview], weight: float) -> None:
         """Add another node's partial sum of a share."""
-        self._combine(self._part(self._sum, share), _tensor(payload, self._wide), 1.0)
+        for total, piece in _beside(self._part(self._sum, share), pieces):
+            self._combine(total, piece, 1.0)
         self.weights[share] += weight
 
     def finish(self, share: int) -> None:
@@ -157,9 +158,10 @@ class ChunkSum:
         if self._sum is not self._result:
             out.copy_(total)
 
-    def store(self, share: int, payload: memoryview) -> None:
+    def store(self, share: int, pieces: Sequence[memoryview]) -> None:
         """Put another node's finished share in its place."""
-        self._part(self._result, share).copy_(_tensor(payload, self._dtype))
+        for place, piece in _beside(self._part(self._result, share), pieces):
+            place.copy_(piece)
 
     def partial(self, share: int) -> memoryview:
         """A share's sum as it stands, to be sent."""
@@ -223,6 +225,17 @@ def _tensor(buffer: memoryview, dtype: torch.dtype) -> torch.Tensor:
     if not buffer.nbytes:
         return torch.empty(0, dtype=dtype)
     return torch.frombuffer(buffer, dtype=dtype)
+
+
+def _beside(
+    whole: torch.Tensor, pieces: Sequence[memoryview]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Each piece, and the part of the whole that lies where it does."""
+    start = 0
+    for piece in pieces:
+        elements = _tensor(piece, whole.dtype)
+        yield whole[start : start + elements.numel()], elements
+        start += elements.numel()
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

@@ -80,8 +80,9 @@ class MemoryLinks:
 class GrpcLinks:
     """Nodes linked by gRPC over loopback."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, connections: int = 1) -> None:
         self._nodes = nodes
+        self._connections = connections
         self._servers: list[grpc.aio.Server] = []
         self._addresses: list[str] = []
         self.inboxes = [Inbox() for _ in range(nodes)]
@@ -118,7 +119,9 @@ class GrpcLinks:
     def attach(self, node: int) -> None:
         """Make a node's transport; it has not dialled yet."""
         group = Group(picture(*self._addresses), node)
-        self.grpc[node] = GrpcTransport(group, CHUNK_BYTES, self.inboxes[node], metrics())
+        self.grpc[node] = GrpcTransport(
+            group, CHUNK_BYTES, self.inboxes[node], metrics(), self._connections
+        )
 
     def _acceptor(self, node: int) -> Callable[[Any, Context], Coroutine[Any, Any, None]]:
         async def exchange(_: object, context: Context) -> None:

@@ -26,6 +26,7 @@ from gradwire_server.testing_links import (
 )
 from gradwire_server.transport.base import Left, Part
 from gradwire_server.transport.grpc import GrpcTransport
+from gradwire_server.transport.link import Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,7 +77,7 @@ def test_a_stranger_is_refused_and_told_what_was_expected(fields: dict[str, int 
             text = await refusal(call)
             assert "node 1 expected a hello with protocol, generation and chunk_bytes" in text
             assert str((PROTOCOL, "g", CHUNK_BYTES)) in text
-            assert (links.inboxes[1].losses, links.grpc[1].status()) == ([], {0: (False, 0, 0)})
+            assert (links.inboxes[1].losses, links.grpc[1].status()) == ([], {0: Status()})
 
     asyncio.run(main())
 
@@ -170,14 +171,14 @@ def test_bytes_are_counted_by_link_and_by_direction() -> None:
     async def main() -> None:
         key, spec = Key(1, 0), Spec(pb.OP_SUM, pb.DTYPE_INT8, 1000, 0)
         ring, payload = peer_pb2.SCHEDULE_RING, memoryview(bytes(1000))
-        share = Part(key, ring, 0, 0, 1.0, spec, payload)
+        share = Part(key, ring, 0, 0, 1.0, spec, (payload,))
         links = GrpcLinks(2)
         await links.open()
         await links.ends[0].send(1, share)
         await links.inboxes[1].until(lambda: bool(links.inboxes[1].messages))
-        (up, sent, _), (_, _, received) = links.grpc[0].status()[1], links.grpc[1].status()[0]
-        assert up
-        assert 1000 < sent == received < 1100
+        here, there = links.grpc[0].status()[1], links.grpc[1].status()[0]
+        assert here.connected
+        assert 1000 < here.bytes_sent == there.bytes_received < 1100
         await links.close()
 
     asyncio.run(main())

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from gradwire_proto.v1 import tensor_pb2 as gradwire_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgradwire/v1/aggregator.proto\x12\x0bgradwire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18gradwire/v1/tensor.proto\"\x11\n\x0f\x44\x65scribeRequest\"\x9d\x01\n\x10\x44\x65scribeResponse\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x10\n\x08insecure\x18\x05 \x01(\x08\x12\x13\n\x0b\x63hunk_bytes\x18\x06 \x01(\x04\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x0f\n\x07network\x18\x08 \x01(\t\"@\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\r\n\x05ranks\x18\x04 \x03(\r\"\xc6\x02\n\x0bJoinRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12 \n\x05nodes\x18\x05 \x03(\x0b\x32\x11.gradwire.v1.Node\x12\x0c\n\x04node\x18\x06 \x01(\r\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x0b\n\x03pid\x18\x08 \x01(\r\x12\x15\n\rshared_memory\x18\t \x01(\x08\x12*\n\x07timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nwarn_after\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x63onnect_timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\"c\n\x0cJoinResponse\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x13\n\x0b\x63hunk_bytes\x18\x02 \x01(\x04\x12\r\n\x05slots\x18\x03 \x01(\r\x12!\n\x05\x61rena\x18\x04 \x01(\x0b\x32\x12.gradwire.v1.Arena\"Y\n\x05\x41rena\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\r\n\x05ranks\x18\x03 \x01(\r\x12\x12\n\nlocal_rank\x18\x04 \x01(\r\x12\x10\n\x08\x64oorbell\x18\x05 \x01(\t\"\x8e\x01\n\rReduceRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\r\n\x05\x63hunk\x18\x03 \x01(\r\x12\x1f\n\x04spec\x18\x04 \x01(\x0b\x32\x11.gradwire.v1.Spec\x12\x0e\n\x06weight\x18\x05 \x01(\x01\x12\x0c\n\x04slot\x18\x06 \x01(\r\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"\x89\x01\n\x0eReduceResponse\x12\x15\n\x08sequence\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05\x63hunk\x18\x02 \x01(\r\x12\x0c\n\x04slot\x18\x03 \x01(\r\x12%\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x14.gradwire.v1.Failure\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x42\x0b\n\t_sequence\"\xa5\x02\n\x07\x46\x61ilure\x12)\n\x05scope\x18\x01 \x01(\x0e\x32\x1a.gradwire.v1.Failure.Scope\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.gradwire.v1.Failure.Kind\x12\x0e\n\x06reason\x18\x03 \x01(\t\">\n\x05Scope\x12\x15\n\x11SCOPE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSCOPE_ROUND\x10\x01\x12\r\n\tSCOPE_JOB\x10\x02\"v\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_MISMATCH\x10\x01\x12\r\n\tKIND_LOST\x10\x02\x12\x10\n\x0cKIND_TIMEOUT\x10\x03\x12\x11\n\rKIND_PROTOCOL\x10\x04\x12\x11\n\rKIND_STOPPING\x10\x05\"\x1c\n\x0cLeaveRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\"\x0f\n\rLeaveResponse\"\x0f\n\rStatusRequest\"\xb5\x01\n\x0eStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0e\n\x06socket\x18\x04 \x01(\t\x12\x0f\n\x07metrics\x18\x05 \x01(\t\x12)\n\x06uptime\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12$\n\x04jobs\x18\x07 \x03(\x0b\x32\x16.gradwire.v1.JobStatus\"\x85\x02\n\tJobStatus\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x0c\n\x04node\x18\x03 \x01(\r\x12 \n\x05nodes\x18\x04 \x03(\x0b\x32\x11.gradwire.v1.Node\x12&\n\x05ranks\x18\x05 \x03(\x0b\x32\x17.gradwire.v1.RankStatus\x12&\n\x05links\x18\x06 \x03(\x0b\x32\x17.gradwire.v1.LinkStatus\x12\x13\n\x0brounds_done\x18\x07 \x01(\x04\x12\x15\n\rrounds_failed\x18\x08 \x01(\x04\x12\x13\n\x0brounds_open\x18\t \x01(\r\x12\x0f\n\x07\x66\x61ilure\x18\n \x01(\t\"f\n\nRankStatus\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0e\n\x06joined\x18\x04 \x01(\x08\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x11\n\tsequences\x18\x06 \x01(\x04\"j\n\nLinkStatus\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x12\n\nbytes_sent\x18\x04 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x05 \x01(\x04\x32\xdc\x02\n\nAggregator\x12G\n\x08\x44\x65scribe\x12\x1c.gradwire.v1.DescribeRequest\x1a\x1d.gradwire.v1.DescribeResponse\x12;\n\x04Join\x12\x18.gradwire.v1.JoinRequest\x1a\x19.gradwire.v1.JoinResponse\x12\x45\n\x06Reduce\x12\x1a.gradwire.v1.ReduceRequest\x1a\x1b.gradwire.v1.ReduceResponse(\x01\x30\x01\x12>\n\x05Leave\x12\x19.gradwire.v1.LeaveRequest\x1a\x1a.gradwire.v1.LeaveResponse\x12\x41\n\x06Status\x12\x1a.gradwire.v1.StatusRequest\x1a\x1b.gradwire.v1.StatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgradwire/v1/aggregator.proto\x12\x0bgradwire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18gradwire/v1/tensor.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xb0\x01\n\x10\x44\x65scribeResponse\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x10\n\x08insecure\x18\x05 \x01(\x08\x12\x13\n\x0b\x63hunk_bytes\x18\x06 \x01(\x04\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x0f\n\x07network\x18\x08 \x01(\t\x12\x11\n\taddresses\x18\t \x03(\t\"S\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\r\n\x05ranks\x18\x04 \x03(\r\x12\x11\n\taddresses\x18\x05 \x03(\t\"\xc6\x02\n\x0bJoinRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12 \n\x05nodes\x18\x05 \x03(\x0b\x32\x11.gradwire.v1.Node\x12\x0c\n\x04node\x18\x06 \x01(\r\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x0b\n\x03pid\x18\x08 \x01(\r\x12\x15\n\rshared_memory\x18\t \x01(\x08\x12*\n\x07timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nwarn_after\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x63onnect_timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\"c\n\x0cJoinResponse\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x13\n\x0b\x63hunk_bytes\x18\x02 \x01(\x04\x12\r\n\x05slots\x18\x03 \x01(\r\x12!\n\x05\x61rena\x18\x04 \x01(\x0b\x32\x12.gradwire.v1.Arena\"Y\n\x05\x41rena\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\r\n\x05ranks\x18\x03 \x01(\r\x12\x12\n\nlocal_rank\x18\x04 \x01(\r\x12\x10\n\x08\x64oorbell\x18\x05 \x01(\t\"\x8e\x01\n\rReduceRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\r\n\x05\x63hunk\x18\x03 \x01(\r\x12\x1f\n\x04spec\x18\x04 \x01(\x0b\x32\x11.gradwire.v1.Spec\x12\x0e\n\x06weight\x18\x05 \x01(\x01\x12\x0c\n\x04slot\x18\x06 \x01(\r\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"\x89\x01\n\x0eReduceResponse\x12\x15\n\x08sequence\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05\x63hunk\x18\x02 \x01(\r\x12\x0c\n\x04slot\x18\x03 \x01(\r\x12%\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x14.gradwire.v1.Failure\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x42\x0b\n\t_sequence\"\xa5\x02\n\x07\x46\x61ilure\x12)\n\x05scope\x18\x01 \x01(\x0e\x32\x1a.gradwire.v1.Failure.Scope\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.gradwire.v1.Failure.Kind\x12\x0e\n\x06reason\x18\x03 \x01(\t\">\n\x05Scope\x12\x15\n\x11SCOPE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSCOPE_ROUND\x10\x01\x12\r\n\tSCOPE_JOB\x10\x02\"v\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_MISMATCH\x10\x01\x12\r\n\tKIND_LOST\x10\x02\x12\x10\n\x0cKIND_TIMEOUT\x10\x03\x12\x11\n\rKIND_PROTOCOL\x10\x04\x12\x11\n\rKIND_STOPPING\x10\x05\"\x1c\n\x0cLeaveRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\"\x0f\n\rLeaveResponse\"\x0f\n\rStatusRequest\"\xb5\x01\n\x0eStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0e\n\x06socket\x18\x04 \x01(\t\x12\x0f\n\x07metrics\x18\x05 \x01(\t\x12)\n\x06uptime\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12$\n\x04jobs\x18\x07 \x03(\x0b\x32\x16.gradwire.v1.JobStatus\"\x85\x02\n\tJobStatus\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x0c\n\x04node\x18\x03 \x01(\r\x12 \n\x05nodes\x18\x04 \x03(\x0b\x32\x11.gradwire.v1.Node\x12&\n\x05ranks\x18\x05 \x03(\x0b\x32\x17.gradwire.v1.RankStatus\x12&\n\x05links\x18\x06 \x03(\x0b\x32\x17.gradwire.v1.LinkStatus\x12\x13\n\x0brounds_done\x18\x07 \x01(\x04\x12\x15\n\rrounds_failed\x18\x08 \x01(\x04\x12\x13\n\x0brounds_open\x18\t \x01(\r\x12\x0f\n\x07\x66\x61ilure\x18\n \x01(\t\"f\n\nRankStatus\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0e\n\x06joined\x18\x04 \x01(\x08\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x11\n\tsequences\x18\x06 \x01(\x04\"\x7f\n\nLinkStatus\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x12\n\nbytes_sent\x18\x04 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x05 \x01(\x04\x12\x13\n\x0b\x63onnections\x18\x06 \x01(\r2\xdc\x02\n\nAggregator\x12G\n\x08\x44\x65scribe\x12\x1c.gradwire.v1.DescribeRequest\x1a\x1d.gradwire.v1.DescribeResponse\x12;\n\x04Join\x12\x18.gradwire.v1.JoinRequest\x1a\x19.gradwire.v1.JoinResponse\x12\x45\n\x06Reduce\x12\x1a.gradwire.v1.ReduceRequest\x1a\x1b.gradwire.v1.ReduceResponse(\x01\x30\x01\x12>\n\x05Leave\x12\x19.gradwire.v1.LeaveRequest\x1a\x1a.gradwire.v1.LeaveResponse\x12\x41\n\x06Status\x12\x1a.gradwire.v1.StatusRequest\x1a\x1b.gradwire.v1.StatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,39 +36,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREQUEST']._serialized_start=103
   _globals['_DESCRIBEREQUEST']._serialized_end=120
   _globals['_DESCRIBERESPONSE']._serialized_start=123
-  _globals['_DESCRIBERESPONSE']._serialized_end=280
-  _globals['_NODE']._serialized_start=282
-  _globals['_NODE']._serialized_end=346
-  _globals['_JOINREQUEST']._serialized_start=349
-  _globals['_JOINREQUEST']._serialized_end=675
-  _globals['_JOINRESPONSE']._serialized_start=677
-  _globals['_JOINRESPONSE']._serialized_end=776
-  _globals['_ARENA']._serialized_start=778
-  _globals['_ARENA']._serialized_end=867
-  _globals['_REDUCEREQUEST']._serialized_start=870
-  _globals['_REDUCEREQUEST']._serialized_end=1012
-  _globals['_REDUCERESPONSE']._serialized_start=1015
-  _globals['_REDUCERESPONSE']._serialized_end=1152
-  _globals['_FAILURE']._serialized_start=1155
-  _globals['_FAILURE']._serialized_end=1448
-  _globals['_FAILURE_SCOPE']._serialized_start=1266
-  _globals['_FAILURE_SCOPE']._serialized_end=1328
-  _globals['_FAILURE_KIND']._serialized_start=1330
-  _globals['_FAILURE_KIND']._serialized_end=1448
-  _globals['_LEAVEREQUEST']._serialized_start=1450
-  _globals['_LEAVEREQUEST']._serialized_end=1478
-  _globals['_LEAVERESPONSE']._serialized_start=1480
-  _globals['_LEAVERESPONSE']._serialized_end=1495
-  _globals['_STATUSREQUEST']._serialized_start=1497
-  _globals['_STATUSREQUEST']._serialized_end=1512
-  _globals['_STATUSRESPONSE']._serialized_start=1515
-  _globals['_STATUSRESPONSE']._serialized_end=1696
-  _globals['_JOBSTATUS']._serialized_start=1699
-  _globals['_JOBSTATUS']._serialized_end=1960
-  _globals['_RANKSTATUS']._serialized_start=1962
-  _globals['_RANKSTATUS']._serialized_end=2064
-  _globals['_LINKSTATUS']._serialized_start=2066
-  _globals['_LINKSTATUS']._serialized_end=2172
-  _globals['_AGGREGATOR']._serialized_start=2175
-  _globals['_AGGREGATOR']._serialized_end=2523
+  _globals['_DESCRIBERESPONSE']._serialized_end=299
+  _globals['_NODE']._serialized_start=301
+  _globals['_NODE']._serialized_end=384
+  _globals['_JOINREQUEST']._serialized_start=387
+  _globals['_JOINREQUEST']._serialized_end=713
+  _globals['_JOINRESPONSE']._serialized_start=715
+  _globals['_JOINRESPONSE']._serialized_end=814
+  _globals['_ARENA']._serialized_start=816
+  _globals['_ARENA']._serialized_end=905
+  _globals['_REDUCEREQUEST']._serialized_start=908
+  _globals['_REDUCEREQUEST']._serialized_end=1050
+  _globals['_REDUCERESPONSE']._serialized_start=1053
+  _globals['_REDUCERESPONSE']._serialized_end=1190
+  _globals['_FAILURE']._serialized_start=1193
+  _globals['_FAILURE']._serialized_end=1486
+  _globals['_FAILURE_SCOPE']._serialized_start=1304
+  _globals['_FAILURE_SCOPE']._serialized_end=1366
+  _globals['_FAILURE_KIND']._serialized_start=1368
+  _globals['_FAILURE_KIND']._serialized_end=1486
+  _globals['_LEAVEREQUEST']._serialized_start=1488
+  _globals['_LEAVEREQUEST']._serialized_end=1516
+  _globals['_LEAVERESPONSE']._serialized_start=1518
+  _globals['_LEAVERESPONSE']._serialized_end=1533
+  _globals['_STATUSREQUEST']._serialized_start=1535
+  _globals['_STATUSREQUEST']._serialized_end=1550
+  _globals['_STATUSRESPONSE']._serialized_start=1553
+  _globals['_STATUSRESPONSE']._serialized_end=1734
+  _globals['_JOBSTATUS']._serialized_start=1737
+  _globals['_JOBSTATUS']._serialized_end=1998
+  _globals['_RANKSTATUS']._serialized_start=2000
+  _globals['_RANKSTATUS']._serialized_end=2102
+  _globals['_LINKSTATUS']._serialized_start=2104
+  _globals['_LINKSTATUS']._serialized_end=2231
+  _globals['_AGGREGATOR']._serialized_start=2234
+  _globals['_AGGREGATOR']._serialized_end=2582
 # @@protoc_insertion_point(module_scope)
