@@ -189,18 +189,22 @@ class GrpcTransport:
         if count == AUTO:
             # Now, while nothing else is on the way: later the bulk would be measured.
             round_trip = await link.round_trip()
-            count, way = lanes_for(round_trip, len(addresses)), f"{round_trip * 1e3:.2g} ms, "
+            count, way = (
+                lanes_for(round_trip, len(addresses)),
+                f"round trip {round_trip * 1e3:.2g} ms, ",
+            )
         await link.bulk.wait()
-        tried = [asyncio.Event() for _ in range(1, count)]
-        for lane, each in enumerate(tried, 1):
+        tried: list[asyncio.Future[str]] = []
+        for lane in range(1, count):
+            tried.append(asyncio.get_running_loop().create_future())
             address = addresses[lane % len(addresses)]
-            lanes.create_task(self._dial_lane(peer, link, (lane, count, address), each))
-        for each in tried:
-            await each.wait()
+            lanes.create_task(self._dial_lane(peer, link, (lane, count, address), tried[-1]))
+        for trouble in sorted({*await asyncio.gather(*tried)} - {""}):
+            log.warning("link to node %d: no connection to %s", peer, trouble)
         log.info("link to node %d: %s%d connections", peer, way, link.status.connections)
 
     async def _dial_lane(
-        self, peer: int, link: Link, place: tuple[int, int, str], tried: asyncio.Event
+        self, peer: int, link: Link, place: tuple[int, int, str], tried: asyncio.Future[str]
     ) -> None:
         lane, lanes, address = place
         options = [*OPTIONS, ("gradwire.lane", lane)]
@@ -209,13 +213,10 @@ class GrpcTransport:
             try:
                 await self._greet(peer, call, self._hello(lane, lanes=lanes, key=link.key))
             except (grpc.RpcError, DecodeError, ProtocolError) as error:
-                if link.up and not self._closing:
-                    log.warning(
-                        "link to node %d: no connection to %s: %s", peer, address, words(error)
-                    )
+                tried.set_result(f"{address}: {words(error)}")
                 return
-            finally:
-                asyncio.get_running_loop().call_soon(tried.set)
+            # Heard of only once the link has its lane, below.
+            tried.set_result("")
             await link.serve(lane, call.read, call.write)
             call.cancel()
 
