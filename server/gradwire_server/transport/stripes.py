@@ -31,7 +31,7 @@ MOST_PIECES = 64
 ALIGNMENT = 64
 """Pieces start at multiples of it, and so between elements."""
 
-WINDOW = 4096
+WINDOW = 16 << 10
 """Shares of a link, from the oldest that is missing on: more than can be on their way."""
 
 AUTO = 0
