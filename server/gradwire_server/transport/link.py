@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gradwire_server.transport.base import Message, Receiver
     from gradwire_server.transport.lane import Read, Write
 
-PINGS = 4
+PINGS = 8
 """The least of so many round trips is taken for the way's."""
 
 MOST_PINGS = 64
