@@ -14,7 +14,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -59,6 +59,7 @@ class Card:
     network: str
     insecure: bool
     chunk_bytes: int
+    addresses: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class Meeting:
             daemon.network,
             daemon.insecure,
             daemon.chunk_bytes,
+            list(daemon.addresses),
         )
         if self._rank == 0 and not self.first("picture"):
             raise ConnectError(_ANOTHER.format(rank=0))
@@ -178,11 +180,12 @@ def check(cards: list[Card]) -> str:
             )
             return f"the ranks' daemons differ in {name}: {said}; make them equal"
     exposed = len({card.network for card in cards}) > 1
-    closed = [card for card in cards if not card.insecure or _is_local(card.address)]
+    closed = [(card, local) for card in cards for local in _closed(card)]
     if exposed and closed:
+        card, address = closed[0]
         return (
-            f"the job spans several hosts, but the daemon of {closed[0].host} listens on"
-            f" {closed[0].address}, for this host only, because this release authenticates"
+            f"the job spans several hosts, but the daemon of {card.host} listens on"
+            f" {address}, for this host only, because this release authenticates"
             " nobody. On a network you trust, start daemons with `gradwire serve --insecure"
             " --listen HOST:PORT`, and --advertise ADDRESS where the others reach it elsewhere,"
             " or set GRADWIRE_INSECURE=1 for embedded ones"
@@ -190,8 +193,14 @@ def check(cards: list[Card]) -> str:
     return ""
 
 
-def _is_local(address: str) -> bool:
-    return is_loopback(split_address(address)[0])
+def _closed(card: Card) -> list[str]:
+    """Addresses at which other hosts do not reach a daemon."""
+    addresses = card.addresses or [card.address]
+    return [
+        address
+        for address in addresses
+        if not card.insecure or is_loopback(split_address(address)[0])
+    ]
 
 
 def draw(cards: list[Card]) -> dict[str, Any]:
@@ -200,7 +209,13 @@ def draw(cards: list[Card]) -> dict[str, Any]:
     for rank, card in enumerate(cards):
         node = nodes.setdefault(
             card.node_id,
-            {"id": card.node_id, "address": card.address, "host": card.host, "ranks": []},
+            {
+                "id": card.node_id,
+                "address": card.address,
+                "addresses": card.addresses,
+                "host": card.host,
+                "ranks": [],
+            },
         )
         node["ranks"].append(rank)
     return {

@@ -46,11 +46,16 @@ def _options(
 def serve(  # noqa: PLR0913 - one parameter for each flag
     *,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where the other daemons connect.")
+        str | None,
+        typer.Option(metavar="HOST:PORT,...", help="Where the other daemons connect."),
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST[:PORT]", help="What they are told instead of --listen."),
+        typer.Option(metavar="HOST[:PORT],...", help="What they are told instead of --listen."),
+    ] = None,
+    connections: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="TCP connections to each other daemon; 0: as fits."),
     ] = None,
     socket: Annotated[
         str | None, typer.Option(metavar="PATH", help="Unix socket for this node's ranks.")
@@ -91,6 +96,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
     flags = {
         "listen": listen,
         "advertise": advertise,
+        "connections": connections,
         "socket": socket,
         "metrics_listen": metrics_listen,
         "insecure": insecure,

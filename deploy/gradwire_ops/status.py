@@ -118,11 +118,12 @@ def _ranks(job: pb.JobStatus) -> Table:
 
 
 def _links(job: pb.JobStatus) -> Table:
-    table = Table("link to node", "address", "state", "sent", "received")
+    table = Table("link to node", "address", "state", "connections", "sent", "received")
     for link in job.links:
         state = "connected" if link.connected else "down"
         sent, received = format_size(link.bytes_sent), format_size(link.bytes_received)
-        table.add_row(str(link.node), link.address, state, sent, received)
+        count = str(link.connections)
+        table.add_row(str(link.node), link.address, state, count, sent, received)
     return table
 
 

@@ -43,6 +43,7 @@ def _node(node: pb.Node) -> dict[str, object]:
     return {
         "id": node.id,
         "address": node.address,
+        "addresses": list(node.addresses),
         "host": node.host,
         "ranks": list(node.ranks),
     }
@@ -64,6 +65,7 @@ def _link(link: pb.LinkStatus) -> dict[str, object]:
         "node": link.node,
         "address": link.address,
         "connected": link.connected,
+        "connections": link.connections,
         "bytes_sent": link.bytes_sent,
         "bytes_received": link.bytes_received,
     }

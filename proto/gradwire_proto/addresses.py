@@ -41,6 +41,26 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), number
 
 
+def split_list(addresses: str) -> list[str]:
+    """The addresses of a list with commas. Raises ValueError where one is empty."""
+    each = [address.strip() for address in addresses.split(",")]
+    if not all(each):
+        raise ValueError(f"expected addresses with commas between them, got {addresses!r}")
+    return each
+
+
+def split_advertised(address: str) -> tuple[str, int | None]:
+    """Host and port of HOST or HOST:PORT; no port where it is the one that is listened on."""
+    if address.startswith("[") or address.count(":") == 1:
+        return split_address(address)
+    return address, None
+
+
+def join_address(host: str, port: int) -> str:
+    """HOST:PORT, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether nobody on another host can reach this address; a name may lead anywhere."""
     if host == "localhost":

@@ -20,7 +20,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, start_http_server
 
-from gradwire_proto.addresses import is_unspecified, split_address
+from gradwire_proto.addresses import (
+    is_unspecified,
+    join_address,
+    split_address,
+    split_advertised,
+    split_list,
+)
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
 from gradwire_server import shared_memory
@@ -88,7 +94,7 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with _running(settings, stop) as identity:
-        parts = [f"listen {identity.address}", f"socket {identity.socket}"]
+        parts = [f"listen {','.join(identity.addresses)}", f"socket {identity.socket}"]
         if identity.metrics:
             parts.append(f"metrics http://{identity.metrics}/metrics")
         log.info("ready: %s", ", ".join(parts))
@@ -157,27 +163,41 @@ async def _add_standard_services(server: grpc.aio.Server) -> health.aio.HealthSe
 
 
 def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity) -> None:
-    host, _ = split_address(settings.listen)
-    try:
-        port = server.add_insecure_port(settings.listen)
-    except RuntimeError as error:
-        raise StartError(
-            f"can't listen on {settings.listen}: address already in use, or not this machine's."
-            " Is another daemon running? --listen HOST:0 takes any free port"
-        ) from error
+    listening = [_listen(server, address) for address in split_list(settings.listen)]
     server.add_insecure_port(f"unix:{settings.socket}")
     os.chmod(settings.socket, 0o660)
     identity.socket = str(settings.socket)
     identity.insecure = settings.insecure
     identity.chunk_bytes = settings.chunk_bytes
-    identity.address = _advertised(settings.advertise, host, port)
+    identity.addresses = _advertised(settings.advertise, listening)
+    identity.address = identity.addresses[0]
 
 
-def _advertised(advertise: str, host: str, port: int) -> str:
-    if advertise.startswith("[") or advertise.count(":") == 1:
-        return advertise
-    name = advertise or (_own_address() if is_unspecified(host) else host)
-    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+def _listen(server: grpc.aio.Server, address: str) -> tuple[str, int]:
+    """Host and port, which is now known."""
+    try:
+        return split_address(address)[0], server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise StartError(
+            f"can't listen on {address}: address already in use, or not this machine's."
+            " Is another daemon running? --listen HOST:0 takes any free port"
+        ) from error
+
+
+def _advertised(advertise: str, listening: list[tuple[str, int]]) -> list[str]:
+    """What the others are told; a host without a port has the one that we listen on there."""
+    if not advertise:
+        return [
+            join_address(_own_address() if is_unspecified(host) else host, port)
+            for host, port in listening
+        ]
+    ports = dict(reversed(listening))
+    told = [split_advertised(address) for address in split_list(advertise)]
+    default = listening[0][1]
+    return [
+        join_address(host, ports.get(host, default) if port is None else port)
+        for host, port in told
+    ]
 
 
 def _own_address() -> str:
@@ -234,9 +254,7 @@ def _metrics_page(listen: str, metrics: Metrics) -> Iterator[str]:
             " any free port, --metrics-listen '' switches the page off"
         ) from error
     try:
-        yield (
-            f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
-        )
+        yield join_address(host, server.server_port)
     finally:
         server.shutdown()
         server.server_close()
@@ -258,6 +276,7 @@ def _make_job(
         timeout,
         request.warn_after.ToTimedelta().total_seconds() or timeout / 4,
         SCHEDULES.get(settings.schedule),
+        settings.connections,
     )
     return Job(group, terms, arena, kernels, metrics)
 

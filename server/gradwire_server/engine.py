@@ -26,6 +26,7 @@ from gradwire_server.lateness import Lateness
 from gradwire_server.local import PrivateSlots
 from gradwire_server.round import Contribution, Extent, Key, Round, Rounds
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
+from gradwire_server.transport.stripes import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -55,6 +56,8 @@ class Terms:
     warn_seconds: float
     schedule: peer_pb2.Schedule | None = None
     """None: chosen for each chunk."""
+    connections: int = AUTO
+    """To each other node; as this node wants it where it dials."""
 
 
 class Engine:

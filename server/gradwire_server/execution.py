@@ -157,20 +157,18 @@ class Execution:
 
     async def _add(self, frame: Frame) -> None:
         part = self._take(frame, self._total.partial_bytes(frame.share))
-        size = part.payload.nbytes
-        await self._run(size, self._total.add, frame.share, part.payload, part.weight)
+        await self._run(part.size, self._total.add, frame.share, part.pieces, part.weight)
 
     async def _store(self, frame: Frame) -> None:
         part = self._take(frame, self._total.final_bytes(frame.share))
-        await self._run(part.payload.nbytes, self._total.store, frame.share, part.payload)
+        await self._run(part.size, self._total.store, frame.share, part.pieces)
         self._final.add(frame.share)
 
     def _take(self, frame: Frame, size: int) -> Part:
         part = self._parts.pop(frame)
-        if part.payload.nbytes != size:
+        if part.size != size:
             raise ProtocolError(
-                f"{self.round}: share {part.share} has {part.payload.nbytes} bytes, expected"
-                f" {size}"
+                f"{self.round}: share {part.share} has {part.size} bytes, expected {size}"
             )
         return part
 
@@ -183,7 +181,7 @@ class Execution:
             share,
             total.weights[share],
             self.round.spec,
-            total.final(share) if share in self._final else total.partial(share),
+            (total.final(share) if share in self._final else total.partial(share),),
         )
         assert self._transport is not None, "a node with peers is connected first"  # noqa: S101
         await self._transport.send(effect.target, part)

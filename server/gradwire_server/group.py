@@ -15,6 +15,13 @@ class Node:
     address: str
     host: str
     ranks: tuple[int, ...]
+    addresses: tuple[str, ...] = ()
+    """All of them where there are several."""
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        """Where connections to this node lead, in turn."""
+        return self.addresses or (self.address,)
 
 
 @dataclass(frozen=True, slots=True)

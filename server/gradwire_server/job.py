@@ -48,7 +48,9 @@ class Job:
             None if arena is None else Chain(arena, group.local_ranks, alone=not group.peers)
         )
         self.engine = Engine(group, terms, self, self._chain, kernels, metrics)
-        self.transport = GrpcTransport(group, terms.chunk_bytes, self.engine, metrics)
+        self.transport = GrpcTransport(
+            group, terms.chunk_bytes, self.engine, metrics, terms.connections
+        )
         self.engine.connect(self.transport)
         self.transport.dial()
         self.ended = asyncio.Event()

@@ -13,7 +13,7 @@ from gradwire_proto.arithmetic import Arithmetic, view
 from gradwire_proto.chunks import share_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from gradwire_server.local import Place
     from gradwire_server.round import Spec
@@ -122,9 +122,10 @@ class ChunkSum:
                 self._arithmetic.add(total, each[block], weight)
         self.weights = [sum(weights)] * self._shares
 
-    def add(self, share: int, payload: memoryview, weight: float) -> None:
+    def add(self, share: int, pieces: Sequence[memoryview], weight: float) -> None:
         """Add another node's partial sum of a share."""
-        self._arithmetic.combine(self._part(self._sum, share), view(payload, self._wide))
+        for total, piece in _beside(self._part(self._sum, share), pieces):
+            self._arithmetic.combine(total, piece)
         self.weights[share] += weight
 
     def finish(self, share: int) -> None:
@@ -132,9 +133,10 @@ class ChunkSum:
         total, out = self._part(self._sum, share), self._part(self._result, share)
         self._arithmetic.finish(total, out, self.weights[share])
 
-    def store(self, share: int, payload: memoryview) -> None:
+    def store(self, share: int, pieces: Sequence[memoryview]) -> None:
         """Put another node's finished share in its place."""
-        self._part(self._result, share).copy_(view(payload, self._dtype))
+        for place, piece in _beside(self._part(self._result, share), pieces):
+            place.copy_(piece)
 
     def partial(self, share: int) -> memoryview:
         """A share's sum as it stands, to be sent."""
@@ -157,6 +159,17 @@ class ChunkSum:
     def _part(self, tensor: torch.Tensor, share: int) -> torch.Tensor:
         start, stop = share_range(share, self._shares, self.elements)
         return tensor[start:stop]
+
+
+def _beside(
+    whole: torch.Tensor, pieces: Sequence[memoryview]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Each piece, and the part of the whole that lies where it does."""
+    start = 0
+    for piece in pieces:
+        elements = view(piece, whole.dtype)
+        yield whole[start : start + elements.numel()], elements
+        start += elements.numel()
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

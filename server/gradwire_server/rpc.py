@@ -85,6 +85,7 @@ class Identity:
         self.version = version
         self.node_id = node_id
         self.address = ""
+        self.addresses: list[str] = []
         self.socket = ""
         self.metrics = ""
         self.doorbell = ""
@@ -111,6 +112,7 @@ class Aggregator:
             chunk_bytes=self._identity.chunk_bytes,
             host=socket.gethostname(),
             network=_network(),
+            addresses=self._identity.addresses,
         )
 
     async def join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
@@ -279,7 +281,8 @@ def _network() -> str:
 
 def _picture(request: pb.JoinRequest) -> Picture:
     nodes = (
-        Node(node.id, node.address, node.host, tuple(node.ranks)) for node in request.nodes
+        Node(node.id, node.address, node.host, tuple(node.ranks), tuple(node.addresses))
+        for node in request.nodes
     )
     return Picture(request.generation, request.world_size, tuple(nodes))
 
@@ -300,7 +303,13 @@ def _job_status(job: Job) -> pb.JobStatus:
         failure=str(group.failure or ""),
     )
     for node in group.picture.nodes:
-        status.nodes.add(id=node.id, address=node.address, host=node.host, ranks=node.ranks)
+        status.nodes.add(
+            id=node.id,
+            address=node.address,
+            host=node.host,
+            ranks=node.ranks,
+            addresses=node.addresses,
+        )
     for rank in group.local_ranks:
         member = group.members.get(rank)
         status.ranks.add(
@@ -311,9 +320,7 @@ def _job_status(job: Job) -> pb.JobStatus:
             path=job.path(rank),
             sequences=engine.sequences(rank),
         )
-    for peer, (up, sent, received) in job.transport.status().items():
+    for peer, link in job.transport.status().items():
         address = group.picture.nodes[peer].address
-        status.links.add(
-            node=peer, address=address, connected=up, bytes_sent=sent, bytes_received=received
-        )
+        status.links.add(node=peer, address=address, **link._asdict())
     return status

@@ -22,10 +22,13 @@ from gradwire_proto.addresses import (
     is_loopback,
     is_unspecified,
     split_address,
+    split_advertised,
+    split_list,
     user_socket,
 )
 from gradwire_proto.dtypes import WIDEST_BYTES
 from gradwire_server.errors import SettingsError
+from gradwire_server.transport.stripes import AUTO, MOST_LANES
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -39,9 +42,13 @@ class Settings(BaseSettings):
     )
 
     listen: str = "127.0.0.1:50700"
-    """HOST:PORT for the other daemons; port 0 means any."""
+    """HOST:PORT for the other daemons, or several with commas; port 0 means any."""
     advertise: str = ""
-    """HOST or HOST:PORT that is told to the other daemons; by default where we listen."""
+    """HOST or HOST:PORT that is told to the other daemons, or several with commas: one for each
+    network that is to carry connections. By default where we listen."""
+    connections: int = Field(AUTO, ge=AUTO, le=MOST_LANES)
+    """Connections to each other daemon; of two daemons, the one that dials decides. 0: as many
+    as suit the way."""
     socket: Path = Field(default_factory=lambda: default_socket())
     """Unix socket for the ranks."""
     metrics_listen: str = "127.0.0.1:9470"
@@ -85,18 +92,20 @@ class Settings(BaseSettings):
     @field_validator("listen", "metrics_listen")
     @classmethod
     def _is_address(cls, value: str, field: ValidationInfo) -> str:
-        if value or field.field_name == "listen":
+        if field.field_name == "listen":
+            for each in split_list(value):
+                split_address(each)
+        elif value:
             split_address(value)
         return value
 
     @field_validator("advertise")
     @classmethod
     def _leads_somewhere(cls, advertise: str) -> str:
-        # A host alone gets the port on which we listen.
-        alone = advertise.count(":") != 1 and not advertise.startswith("[")
-        host = advertise if alone else split_address(advertise)[0]
-        if is_unspecified(host):
-            raise ValueError(f"nobody can connect to {host}; name an address of this host")
+        for each in split_list(advertise) if advertise else ():
+            host, _ = split_advertised(each)
+            if is_unspecified(host):
+                raise ValueError(f"nobody can connect to {host}; name an address of this host")
         return advertise
 
     @field_validator("socket")
@@ -127,7 +136,8 @@ class Settings(BaseSettings):
     @classmethod
     def _opens_nothing_by_accident(cls, insecure: bool, others: ValidationInfo) -> bool:
         listen = others.data.get("listen", "localhost:0")
-        if not insecure and not is_loopback(split_address(listen)[0]):
+        hosts = [split_address(each)[0] for each in split_list(listen)]
+        if not insecure and not all(map(is_loopback, hosts)):
             raise ValueError(
                 f"listen={listen} can be reached from other hosts, and this release"
                 " authenticates nobody: on a network you trust say --insecure or"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
@@ -17,7 +18,7 @@ from gradwire_server.transport.grpc import METHOD, OPTIONS, GrpcTransport
 from gradwire_server.transport.memory import MemoryNetwork
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
     from gradwire_server.transport.base import Message, Transport
 
@@ -25,6 +26,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
 
 PATIENCE_SECONDS = 10.0
+LONGEST_DELAY_SECONDS = 0.003
 CHUNK_BYTES = 1 << 20
 SERVICE = METHOD.split("/")[1]
 
@@ -80,10 +82,26 @@ class MemoryLinks:
 class GrpcLinks:
     """Nodes linked by gRPC over loopback."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        connections: int = 1,
+        *,
+        hosts: Sequence[str] = ("127.0.0.1",),
+        dead: tuple[str, ...] = (),
+        seed: int | None = None,
+    ) -> None:
+        """Every node listens on all hosts, and says that it does on the dead addresses, too.
+
+        With a seed, frames are held up on their way.
+        """
+        self._dead = dead
         self._nodes = nodes
+        self._connections = connections
+        self._hosts = hosts
+        self._random = None if seed is None else random.Random(seed)  # noqa: S311 - delays
         self._servers: list[grpc.aio.Server] = []
-        self._addresses: list[str] = []
+        self.addresses: list[tuple[str, ...]] = []
         self.inboxes = [Inbox() for _ in range(nodes)]
         self.grpc: dict[int, GrpcTransport] = {}
 
@@ -111,24 +129,38 @@ class GrpcLinks:
             }
             handler = grpc.method_handlers_generic_handler(SERVICE, handlers)
             server.add_generic_rpc_handlers([handler])
-            self._addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+            alive = (f"{host}:{server.add_insecure_port(f'{host}:0')}" for host in self._hosts)
+            self.addresses.append((*alive, *self._dead))
             self._servers.append(server)
             await server.start()
 
     def attach(self, node: int) -> None:
         """Make a node's transport; it has not dialled yet."""
-        group = Group(picture(*self._addresses), node)
-        self.grpc[node] = GrpcTransport(group, CHUNK_BYTES, self.inboxes[node], metrics())
+        group = Group(picture(*self.addresses), node)
+        self.grpc[node] = GrpcTransport(
+            group, CHUNK_BYTES, self.inboxes[node], metrics(), self._connections
+        )
 
     def _acceptor(self, node: int) -> Callable[[Any, Context], Coroutine[Any, Any, None]]:
         async def exchange(_: object, context: Context) -> None:
             hello = peer_pb2.Frame.FromString(await context.read()).hello
+            read, write = self._held_up(context.read), self._held_up(context.write)
             try:
-                await self.grpc[node].accept(hello, context.read, context.write)
+                await self.grpc[node].accept(hello, read, write)
             except ProtocolError as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
         return exchange
+
+    def _held_up(self, act: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Reads or writes each frame of one stream after a while of its own."""
+
+        async def later(*arguments: object) -> Any:  # noqa: ANN401
+            if self._random is not None:
+                await asyncio.sleep(self._random.random() * LONGEST_DELAY_SECONDS)
+            return await act(*arguments)
+
+        return later
 
     async def kill(self, node: int) -> None:
         """End every stream that was opened to a node, as its death would."""
@@ -142,7 +174,9 @@ class GrpcLinks:
     @contextlib.asynccontextmanager
     async def call(self, node: int) -> AsyncIterator[Call]:
         """A call to a node from anybody."""
-        async with grpc.aio.insecure_channel(self._addresses[node], options=OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(
+            self.addresses[node][0], options=OPTIONS
+        ) as channel:
             call: Call = channel.stream_stream(METHOD)()
             try:
                 yield call
@@ -150,13 +184,13 @@ class GrpcLinks:
                 call.cancel()
 
 
-def picture(*addresses: str) -> Picture:
-    """A job of a node at each address, with one rank each."""
-    nodes = (
-        Node(f"n{node}", address, f"host{node}", (node,))
-        for node, address in enumerate(addresses)
+def picture(*nodes: tuple[str, ...]) -> Picture:
+    """A job of a node at each of these addresses, with one rank each."""
+    made = (
+        Node(f"n{node}", addresses[0], f"host{node}", (node,), addresses)
+        for node, addresses in enumerate(nodes)
     )
-    return Picture("g", len(addresses), tuple(nodes))
+    return Picture("g", len(nodes), tuple(made))
 
 
 def metrics() -> Metrics:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import psutil
 import pytest
 
 from gradwire_proto import PROTOCOL
+from gradwire_proto.addresses import split_address
 from gradwire_proto.v1 import peer_pb2
 from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import LostError
@@ -26,12 +30,17 @@ from gradwire_server.testing_links import (
 )
 from gradwire_server.transport.base import Left, Part
 from gradwire_server.transport.grpc import GrpcTransport
+from gradwire_server.transport.link import MOST_PINGS, Status
+from gradwire_server.transport.stripes import AUTO, FAR_LANES, NEAR_LANES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+DEAD_HOST = "127.0.0.9"
+"""Where nobody listens, though some nodes say that they do."""
 
 
-def hello(**fields: int | str) -> bytes:
+def hello(**fields: int | str | bytes) -> bytes:
     good: dict[str, Any] = {
         "protocol": PROTOCOL, "generation": "g", "node": 0, "chunk_bytes": CHUNK_BYTES,
     }  # fmt: skip
@@ -49,6 +58,18 @@ async def one_node() -> AsyncIterator[tuple[GrpcLinks, Call]]:
             yield links, call
     finally:
         await links.close()
+
+
+async def greet(call: Call) -> bytes:
+    """Say to be node 0, on its first stream; the link's key."""
+    await call.write(hello())
+    first = await call.read()
+    assert isinstance(first, bytes)
+    return peer_pb2.Frame.FromString(first).hello.key
+
+
+def frame(payload: bytes = b"", **kind: Any) -> bytes:  # noqa: ANN401 - a message or its fields
+    return peer_pb2.Frame(payload=payload, **kind).SerializeToString()
 
 
 async def refusal(call: Call) -> str:
@@ -76,7 +97,7 @@ def test_a_stranger_is_refused_and_told_what_was_expected(fields: dict[str, int 
             text = await refusal(call)
             assert "node 1 expected a hello with protocol, generation and chunk_bytes" in text
             assert str((PROTOCOL, "g", CHUNK_BYTES)) in text
-            assert (links.inboxes[1].losses, links.grpc[1].status()) == ([], {0: (False, 0, 0)})
+            assert (links.inboxes[1].losses, links.grpc[1].status()) == ([], {0: Status()})
 
     asyncio.run(main())
 
@@ -97,22 +118,28 @@ def test_a_node_that_is_linked_is_not_replaced_by_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "frame",
+    "said",
     [
         pytest.param(b"\xff\xff\xff", id="no protobuf"),
         pytest.param(b"\x12\x05ab", id="cut short"),
         pytest.param(b"\x7a\xff\xff\xff\x7f", id="a payload longer than the message"),
         pytest.param(b"", id="empty"),
         pytest.param(hello(), id="hello again"),
-        pytest.param(peer_pb2.Frame(payload=b"of nothing").SerializeToString(), id="no kind"),
+        pytest.param(frame(b"of nothing"), id="no kind"),
+        pytest.param(frame(b"x", share={"number": 1, "size": 1 << 40}), id="endless share"),
+        pytest.param(frame(b"x", share={"size": 1}), id="share without a number"),
+        pytest.param(frame(b"x", piece={"number": 1, "offset": 3}), id="piece off the grid"),
+        pytest.param(frame(b"x", piece={"number": 1, "offset": 1 << 40}), id="piece far out"),
+        pytest.param(frame(b"x", piece={"number": 1 << 40, "offset": 64}), id="no such share"),
+        pytest.param(frame(skip={"number": 1 << 40}), id="calls off what is not begun"),
     ],
 )
-def test_a_peer_that_breaks_the_rules_is_lost(frame: bytes) -> None:
+def test_a_peer_that_breaks_the_rules_is_lost(said: bytes) -> None:
     async def main() -> None:
         async with one_node() as (links, call):
             await call.write(hello())
             await call.read()
-            await call.write(frame)
+            await call.write(said)
             inbox = links.inboxes[1]
             await inbox.until(lambda: bool(inbox.losses))
             ((node, reason),) = inbox.losses
@@ -121,6 +148,195 @@ def test_a_peer_that_breaks_the_rules_is_lost(frame: bytes) -> None:
             assert inbox.messages == []
 
     asyncio.run(main())
+
+
+def test_a_peer_that_asks_without_end_is_lost() -> None:
+    async def main() -> None:
+        async with one_node() as (links, call):
+            await greet(call)
+            for _ in range(MOST_PINGS + 1):
+                await call.write(frame(ping={}))
+            inbox = links.inboxes[1]
+            await inbox.until(lambda: bool(inbox.losses))
+            assert "it broke the rules: it asked for more than" in inbox.losses[0][1]
+
+    asyncio.run(main())
+
+
+# -- several connections
+
+
+def test_a_further_lane_is_refused_to_who_does_not_know_the_links_key() -> None:
+    async def main() -> None:
+        async with one_node() as (links, call), links.call(1) as early, links.call(1) as late:
+            await early.write(hello(lane=1))
+            assert await refusal(early) == "node 0 has no link that lane 1 is of"
+            await greet(call)
+            await late.write(hello(lane=1, key=b"guessed"))
+            assert await refusal(late) == "node 0 has no link that lane 1 is of"
+            assert links.grpc[1].status()[0].connections == 1
+            assert links.inboxes[1].losses == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("lane", [1, 64, 1 << 31])
+def test_a_lane_is_there_once_and_lanes_are_not_without_number(lane: int) -> None:
+    async def main() -> None:
+        async with one_node() as (links, call), links.call(1) as one, links.call(1) as more:
+            key = await greet(call)
+            await one.write(hello(lane=1, key=key))
+            await one.read()
+            await more.write(hello(lane=lane, key=key))
+            assert await refusal(more) == f"node 0 can't have another lane {lane}"
+            assert links.grpc[1].status()[0].connections == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_link_is_lost_with_any_of_its_connections_and_all_end(which: int) -> None:
+    async def main() -> None:
+        async with one_node() as (links, call), links.call(1) as further:
+            await further.write(hello(lane=1, key=await greet(call)))
+            await further.read()
+            lanes = [call, further]
+            lanes[which].cancel()
+            inbox = links.inboxes[1]
+            await inbox.until(lambda: bool(inbox.losses))
+            assert await lanes[1 - which].read() is grpc.aio.EOF
+            assert len(inbox.losses) == 1
+            assert links.grpc[1].status()[0].connections == 0
+
+    asyncio.run(main())
+
+
+def test_a_goodbye_on_one_lane_does_not_end_what_comes_on_another() -> None:
+    async def main() -> None:
+        async with one_node() as (links, call), links.call(1) as further:
+            await further.write(hello(lane=1, key=await greet(call)))
+            await further.read()
+            await further.write(frame(b"x" * 8, piece={"number": 1, "offset": 64}))
+            await call.write(frame(goodbye={}))
+            assert await call.read() is grpc.aio.EOF
+            spec = Spec(pb.OP_SUM, pb.DTYPE_INT8, 72, 0).write()
+            share = peer_pb2.Share(spec=spec, number=1, size=72)
+            await further.write(frame(b"y" * 64, share=share))
+            await further.write(frame(goodbye={}))
+            assert await further.read() is grpc.aio.EOF
+            inbox = links.inboxes[1]
+            ((_, message),) = inbox.messages
+            assert isinstance(message, Part)
+            assert b"".join(message.pieces) == b"y" * 64 + b"x" * 8
+            assert inbox.losses == []
+
+    asyncio.run(main())
+
+
+def bulk(sequence: int) -> Part:
+    key, spec = Key(sequence, 0), Spec(pb.OP_SUM, pb.DTYPE_INT8, 1000, 0)
+    payload = memoryview(bytes(8 * CHUNK_BYTES))
+    return Part(key, peer_pb2.SCHEDULE_RING, 0, 0, 1.0, spec, (payload,))
+
+
+async def until(there: Callable[[], bool]) -> None:
+    """Return once this is true."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not there():  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.005)
+
+
+def connected(links: GrpcLinks, connections: int) -> Callable[[], bool]:
+    """Whether both ends of the link have so many."""
+    return lambda: all(
+        links.grpc[node].status()[1 - node].connections == connections for node in range(2)
+    )
+
+
+def sockets(address: str) -> int:
+    """TCP connections of this process that lead to an address."""
+    host, port = split_address(address)
+    return sum(
+        bool(each.raddr)
+        and (each.raddr.ip.removeprefix("::ffff:"), each.raddr.port) == (host, port)
+        and each.status == psutil.CONN_ESTABLISHED
+        for each in psutil.Process().net_connections("tcp")
+    )
+
+
+@contextlib.asynccontextmanager
+async def two_nodes(
+    connections: int, hosts: Sequence[str] = ("127.0.0.1",), dead: tuple[str, ...] = ()
+) -> AsyncIterator[GrpcLinks]:
+    links = GrpcLinks(2, connections, hosts=hosts, dead=dead)
+    try:
+        await links.open()
+        yield links
+    finally:
+        await links.close()
+    assert links.inboxes[0].losses == links.inboxes[1].losses == []
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+@pytest.mark.parametrize("connections", [1, 2, 4, 9])
+def test_there_are_as_many_tcp_connections_as_were_asked_for(
+    connections: int, sender: int
+) -> None:
+    async def main() -> None:
+        async with two_nodes(connections) as links:
+            (address,) = links.addresses[1]
+            assert sockets(address) == 1, "more only once there is something for them"
+            for sequence in range(20):
+                await links.ends[sender].send(1 - sender, bulk(sequence))
+                await until(connected(links, connections))
+                assert sockets(address) == connections
+
+    asyncio.run(main())
+
+
+def test_left_to_itself_a_link_gets_as_many_connections_as_suit_the_way(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> int:
+        async with two_nodes(AUTO) as links:
+            await links.ends[1].send(0, bulk(0))
+            await until(lambda: bool(caplog.messages))
+            return links.grpc[0].status()[1].connections
+
+    caplog.set_level(logging.INFO, "gradwire_server.transport.grpc")
+    count = asyncio.run(main())
+    assert count in {NEAR_LANES, FAR_LANES}
+    (line,) = caplog.messages
+    assert re.fullmatch(rf"link to node 1: round trip [\d.e+-]+ ms, {count} connections", line)
+
+
+def test_connections_are_spread_over_all_addresses_of_a_node() -> None:
+    async def main() -> None:
+        async with two_nodes(6, ("127.0.0.1", "127.0.0.2", "127.0.0.3")) as links:
+            await links.ends[0].send(1, bulk(0))
+            await until(connected(links, 6))
+            assert [sockets(address) for address in links.addresses[1]] == [2, 2, 2]
+
+    asyncio.run(main())
+
+
+def test_a_link_goes_on_without_the_connections_that_can_not_be_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with two_nodes(5, dead=(f"{DEAD_HOST}:1",)) as links:
+            for sender in range(2):
+                await links.ends[sender].send(1 - sender, bulk(0))
+                inbox = links.inboxes[1 - sender]
+                await inbox.until(lambda inbox=inbox: bool(inbox.messages))  # type: ignore[misc]
+            await until(lambda: len(caplog.messages) == 2)
+            assert connected(links, 3)()
+
+    caplog.set_level(logging.INFO, "gradwire_server.transport.grpc")
+    asyncio.run(main())
+    trouble, done = caplog.messages
+    assert trouble.startswith(f"link to node 1: no connection to {DEAD_HOST}:1: UNAVAILABLE")
+    assert done == "link to node 1: 3 connections"
 
 
 @pytest.mark.parametrize("how", ["cancels", "hangs up"])
@@ -155,7 +371,7 @@ def test_a_node_that_does_not_answer_is_named_with_what_is_in_the_way(
     node: int, words: str
 ) -> None:
     async def main() -> None:
-        group = Group(picture("127.0.0.1:2", "127.0.0.1:1"), node)
+        group = Group(picture(("127.0.0.1:2",), ("127.0.0.1:1",)), node)
         end = GrpcTransport(group, CHUNK_BYTES, Inbox(), metrics())
         end.dial()
         with pytest.raises(LostError) as caught:
@@ -170,14 +386,14 @@ def test_bytes_are_counted_by_link_and_by_direction() -> None:
     async def main() -> None:
         key, spec = Key(1, 0), Spec(pb.OP_SUM, pb.DTYPE_INT8, 1000, 0)
         ring, payload = peer_pb2.SCHEDULE_RING, memoryview(bytes(1000))
-        share = Part(key, ring, 0, 0, 1.0, spec, payload)
+        share = Part(key, ring, 0, 0, 1.0, spec, (payload,))
         links = GrpcLinks(2)
         await links.open()
         await links.ends[0].send(1, share)
         await links.inboxes[1].until(lambda: bool(links.inboxes[1].messages))
-        (up, sent, _), (_, _, received) = links.grpc[0].status()[1], links.grpc[1].status()[0]
-        assert up
-        assert 1000 < sent == received < 1100
+        here, there = links.grpc[0].status()[1], links.grpc[1].status()[0]
+        assert here.connected
+        assert 1000 < here.bytes_sent == there.bytes_received < 1100
         await links.close()
 
     asyncio.run(main())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +28,17 @@ if TYPE_CHECKING:
 SPEC = Spec(pb.OP_MEAN, pb.DTYPE_FLOAT32, 300, 77, "10x30")
 FAILURE = aggregator_pb2.Failure(kind=aggregator_pb2.Failure.KIND_TIMEOUT, reason="late")
 
-KINDS: dict[str, type[MemoryLinks | GrpcLinks]] = {"memory": MemoryLinks, "grpc": GrpcLinks}
+KINDS: dict[str, Callable[[int], MemoryLinks | GrpcLinks]] = {
+    "memory": MemoryLinks,
+    "grpc": GrpcLinks,
+    "two connections": partial(GrpcLinks, connections=2),
+    "many connections": partial(GrpcLinks, connections=7),
+    "connections that delay": partial(GrpcLinks, connections=4, seed=7),
+}
+MANY_PIECES = 8 * CHUNK_BYTES
+"""As much as a chunk may be while it is summed."""
+SOME_PIECES = 4 * CHUNK_BYTES
+
 every_transport = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -40,9 +52,9 @@ async def linked(kind: str, nodes: int) -> AsyncIterator[MemoryLinks | GrpcLinks
         await links.close()
 
 
-def part(number: int, payload: bytes | bytearray = b"gradient") -> Part:
+def part(number: int, payload: bytes | bytearray = b"gradient", step: int = 5) -> Part:
     return Part(
-        Key(number, 2), peer_pb2.SCHEDULE_TREE, 5, 6, 2.5, SPEC, memoryview(payload)
+        Key(number, 2), peer_pb2.SCHEDULE_TREE, step, 6, 2.5, SPEC, (memoryview(payload),)
     )  # fmt: skip
 
 
@@ -90,21 +102,58 @@ def test_every_kind_of_message_arrives_as_it_was_sent(kind: str) -> None:
     asyncio.run(main())
 
 
+def steps(inbox: Inbox, source: int, sequence: int) -> list[int]:
+    return [
+        message.step
+        for sender, message in inbox.messages
+        if sender == source and isinstance(message, Part) and message.key.sequence == sequence
+    ]
+
+
 @every_transport
-def test_messages_of_one_node_come_in_the_order_in_which_it_sent_them(kind: str) -> None:
+@pytest.mark.parametrize("sizes", [(0, 8000, 100), (0, 3 << 20, 9, 600_000, 70_000)], ids=len)
+def test_parts_of_a_round_come_in_the_order_in_which_a_node_sent_them(
+    kind: str, sizes: tuple[int, ...]
+) -> None:
     async def main() -> None:
         async with linked(kind, 3) as links:
             async with asyncio.TaskGroup() as sends:
-                for number in range(100):
-                    payload = bytes(number * 500 % 9001)
+                for step in range(20):
+                    payload = bytes(sizes[step % len(sizes)])
                     for source, target in ((0, 1), (2, 1), (1, 0)):
-                        sends.create_task(
-                            links.ends[source].send(target, part(number, payload))
-                        )
+                        for round_ in range(2):
+                            message = part(round_, payload, step)
+                            sends.create_task(links.ends[source].send(target, message))
             for target, source in ((1, 0), (1, 2), (0, 1)):
                 inbox = links.inboxes[target]
-                await inbox.until(holds(inbox, 200 if target == 1 else 100))
-                assert numbers(inbox, source) == list(range(100))
+                await inbox.until(holds(inbox, 80 if target == 1 else 40))
+                for round_ in range(2):
+                    assert steps(inbox, source, round_) == list(range(20))
+
+    asyncio.run(main())
+
+
+@every_transport
+def test_shares_of_many_pieces_come_whole_to_the_last_bit(kind: str) -> None:
+    draw = random.Random(3)  # noqa: S311 - content, not a secret
+    sizes = (MANY_PIECES, MANY_PIECES - 8, (4 << 20) + 1, (2 << 20) + 8, 1 << 20, 3)
+    sent = {number: draw.randbytes(size) for number, size in enumerate(sizes)}
+
+    async def main() -> None:
+        async with linked(kind, 2) as links:
+            async with asyncio.TaskGroup() as sends:
+                for number, payload in sent.items():
+                    for source in range(2):
+                        message = part(number, payload)
+                        sends.create_task(links.ends[source].send(1 - source, message))
+            for inbox in links.inboxes:
+                await inbox.until(holds(inbox, len(sizes)))
+                arrived = [message for _, message in inbox.messages]
+                assert {
+                    message.key.sequence: b"".join(message.pieces)
+                    for message in arrived
+                    if isinstance(message, Part)
+                } == sent
 
     asyncio.run(main())
 
@@ -120,23 +169,24 @@ def test_a_payload_may_be_reused_once_it_is_sent(kind: str, size: int) -> None:
                 await links.ends[0].send(1, part(number, buffer))
             inbox = links.inboxes[1]
             await inbox.until(lambda: len(inbox.messages) == 10)
-            for number, (_, message) in enumerate(inbox.messages):
+            for _, message in inbox.messages:
                 assert isinstance(message, Part)
-                assert message.payload == bytes([number]) * size
+                assert b"".join(message.pieces) == bytes([message.key.sequence]) * size
 
     asyncio.run(main())
 
 
 @every_transport
+@pytest.mark.parametrize("size", [CHUNK_BYTES, SOME_PIECES])
 @pytest.mark.parametrize("turns", range(4))
-def test_a_cancelled_send_is_sent_whole_or_not_at_all_and_the_link_goes_on(
-    kind: str, turns: int
+def test_a_cancelled_send_arrives_whole_or_not_at_all_and_the_link_goes_on(
+    kind: str, turns: int, size: int
 ) -> None:
     async def main() -> None:
         async with linked(kind, 2) as links:
-            buffers = [bytearray(bytes([number]) * CHUNK_BYTES) for number in range(8)]
+            buffers = [bytearray(bytes([number]) * size) for number in range(8)]
             sends = [
-                asyncio.create_task(links.ends[0].send(1, part(number, buffer)))
+                asyncio.create_task(links.ends[0].send(1, part(number // 4, buffer, number)))
                 for number, buffer in enumerate(buffers)
             ]
             for _ in range(turns):
@@ -144,17 +194,18 @@ def test_a_cancelled_send_is_sent_whole_or_not_at_all_and_the_link_goes_on(
             for send, buffer in zip(sends[::2], buffers[::2], strict=True):
                 send.cancel()
                 await asyncio.wait([send])
-                buffer[:] = b"\xff" * CHUNK_BYTES
+                buffer[:] = b"\xff" * size
             await asyncio.gather(*sends[1::2])
-            await links.ends[0].send(1, part(99))
             inbox = links.inboxes[1]
-            await inbox.until(lambda: numbers(inbox, 0)[-1:] == [99])
-            arrived = numbers(inbox, 0)
-            assert arrived == sorted(arrived)
-            assert {1, 3, 5, 7} <= set(arrived)
-            for _, message in inbox.messages[:-1]:
+            for round_ in range(2):
+                await links.ends[0].send(1, part(round_, bytes([99]), 99))
+                await inbox.until(lambda r=round_: 99 in steps(inbox, 0, r))  # type: ignore[misc]
+                arrived = steps(inbox, 0, round_)
+                assert arrived == sorted(arrived)
+                assert {4 * round_ + 1, 4 * round_ + 3} <= set(arrived)
+            for _, message in inbox.messages:
                 assert isinstance(message, Part)
-                assert message.payload == bytes([message.key.sequence]) * CHUNK_BYTES
+                assert set(b"".join(message.pieces)) == {message.step}
 
     asyncio.run(main())
 

@@ -143,7 +143,7 @@ def test_a_peer_that_breaks_the_rules_fails_the_collective_and_not_the_daemon(
         async with job(1, 1, schedules=[RING]) as made:
             made.bring(0, 0, torch.ones(10))
             payload = memoryview(bytes(size))
-            bad = Part(Key(0, 0), RING, step, share, 1.0, MEAN_OF_10, payload)
+            bad = Part(Key(0, 0), RING, step, share, 1.0, MEAN_OF_10, (payload,))
             made.engines[0].receive(1, bad)
             for text in await made.failures(0, [0]):
                 assert words in text
@@ -252,7 +252,7 @@ def test_a_frame_of_a_round_that_is_over_is_counted_and_dropped() -> None:
         async with job(1, 1) as made:
             for sequence in (0, 1):
                 await works(made, sequence)
-            late = Part(Key(0, 0), RING, 0, 0, 1.0, MEAN_OF_5, memoryview(b""))
+            late = Part(Key(0, 0), RING, 0, 0, 1.0, MEAN_OF_5, (memoryview(b""),))
             made.engines[0].receive(1, late)
             stale = made.registry.get_sample_value(
                 "gradwire_errors_total", {"kind": "stale_frame"}

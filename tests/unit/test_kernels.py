@@ -65,7 +65,7 @@ def reduce_nodes(
         sums.append((total, result))
     total, result = sums[-1]
     for other, _ in sums[:-1]:
-        total.add(0, other.partial(0), other.weights[0])
+        total.add(0, [other.partial(0)], other.weights[0])
     total.finish(0)
     return result
 
@@ -224,10 +224,10 @@ def test_shares_without_elements_are_added_and_stored_like_others(elements: int)
     mine.add_local([raw(full(1, torch.float32, elements))], [1.0])
     yours.add_local([raw(full(4, torch.float32, elements))], [1.0])
     for share in range(4):
-        mine.add(share, yours.partial(share), yours.weights[share])
+        mine.add(share, [yours.partial(share)], yours.weights[share])
         mine.finish(share)
         assert mine.final(share).nbytes == mine.final_bytes(share)
-        yours.store(share, mine.final(share))
+        yours.store(share, [mine.final(share)])
     assert result.tolist() == [2.5] * elements
 
 
@@ -258,7 +258,7 @@ def test_payloads_may_be_read_only() -> None:
     """Those of a stream are bytes."""
     total, result = make(torch.ones(3), "sum", 1, 2)
     total.add_local([memoryview(bytes(raw(torch.ones(3))))], [1.0])
-    total.add(0, memoryview(bytes(raw(full(2, torch.float32, 3)))), 1.0)
+    total.add(0, [memoryview(bytes(raw(full(2, torch.float32, 3))))], 1.0)
     assert result.tolist() == [3.0] * 3
 
 

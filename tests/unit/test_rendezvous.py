@@ -54,6 +54,20 @@ def picture(found: Picture | ConnectError) -> Picture:
     return found
 
 
+def test_all_addresses_of_a_daemon_are_in_the_picture() -> None:
+    both = ["10.77.0.1:1", "10.78.0.1:1"]
+    first, _ = draw([replace(CARD, addresses=both), replace(CARD, node_id="b")])["nodes"]
+    assert first["addresses"] == both
+
+
+def test_a_daemon_is_closed_to_other_hosts_where_one_of_its_addresses_is() -> None:
+    here = replace(CARD, insecure=True, address="10.0.0.1:1", network="net-2")
+    there = replace(CARD, insecure=True, address="10.0.0.2:1")
+    assert not check([here, replace(there, addresses=["10.0.0.2:1", "10.1.0.2:1"])])
+    error = check([here, replace(there, addresses=["10.0.0.2:1", "127.0.0.1:1"])])
+    assert "127.0.0.1:1, for this host only" in error
+
+
 def test_all_ranks_learn_the_same_picture_and_their_own_place_in_it() -> None:
     found = [picture(each) for each in meet([daemon("b"), daemon("a"), daemon("b")])]
     assert len({each.generation for each in found}) == 1

@@ -120,6 +120,23 @@ def test_listening_to_other_hosts_takes_the_word_insecure(listen: str) -> None:
     assert load({"listen": listen, "insecure": True}).listen == listen
 
 
+def test_one_address_of_several_that_others_reach_takes_the_word_insecure() -> None:
+    (line,) = mistakes({"listen": "127.0.0.1:1,10.1.2.3:1"})
+    assert "--insecure" in line
+    listen = "127.0.0.1:1,127.0.0.2:1"
+    assert load({"listen": listen}).listen == listen
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:1,", "127.0.0.1:1,host", "127.0.0.1:1,,[::1]:1"])
+def test_every_address_of_a_list_is_looked_at(listen: str) -> None:
+    assert mistakes({"listen": listen})[0].startswith(f"listen={listen}: ")
+
+
+@pytest.mark.parametrize("connections", [-1, 65])
+def test_connections_are_few(connections: int) -> None:
+    assert mistakes({"connections": connections})[0].startswith(f"connections={connections}: ")
+
+
 def test_insecure_may_be_said_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADWIRE_INSECURE", "1")
     assert load({"listen": "0.0.0.0:50700"}).insecure
@@ -156,13 +173,19 @@ def test_settings_are_frozen() -> None:
     assert isinstance(settings, Settings)
 
 
-@pytest.mark.parametrize("advertise", ["host:port", "10.0.0.1:70000", "::", "[::]:50700"])
+@pytest.mark.parametrize(
+    "advertise",
+    ["host:port", "10.0.0.1:70000", "::", "[::]:50700", "10.0.0.1,0.0.0.0", "a,,b", "a,"],
+)
 def test_an_advertised_address_that_leads_nowhere_is_refused(advertise: str) -> None:
     (line,) = mistakes({"advertise": advertise})
     assert line.startswith(f"advertise={advertise}: ")
 
 
-@pytest.mark.parametrize("advertise", ["host", "host:50700", "fd00::2", "[fd00::2]:50700"])
+@pytest.mark.parametrize(
+    "advertise",
+    ["host", "host:50700", "fd00::2", "[fd00::2]:50700", "10.77.0.1,10.78.0.1:50701,fd00::2"],
+)
 def test_a_host_alone_or_with_a_port_may_be_advertised(advertise: str) -> None:
     assert load({"advertise": advertise}).advertise == advertise
 

@@ -20,35 +20,49 @@ SCHEDULE_TREE: Schedule
 SCHEDULE_DIRECT: Schedule
 
 class Frame(_message.Message):
-    __slots__ = ("hello", "share", "abort", "left", "goodbye", "payload")
+    __slots__ = ("hello", "share", "abort", "left", "goodbye", "piece", "skip", "ping", "pong", "payload")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     share: Share
     abort: Abort
     left: Left
     goodbye: Goodbye
+    piece: Piece
+    skip: Skip
+    ping: Ping
+    pong: Pong
     payload: bytes
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., share: _Optional[_Union[Share, _Mapping[str, object]]] = ..., abort: _Optional[_Union[Abort, _Mapping[str, object]]] = ..., left: _Optional[_Union[Left, _Mapping[str, object]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., share: _Optional[_Union[Share, _Mapping[str, object]]] = ..., abort: _Optional[_Union[Abort, _Mapping[str, object]]] = ..., left: _Optional[_Union[Left, _Mapping[str, object]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping[str, object]]] = ..., piece: _Optional[_Union[Piece, _Mapping[str, object]]] = ..., skip: _Optional[_Union[Skip, _Mapping[str, object]]] = ..., ping: _Optional[_Union[Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[Pong, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "generation", "node", "chunk_bytes")
+    __slots__ = ("protocol", "generation", "node", "chunk_bytes", "lane", "lanes", "key")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     generation: str
     node: int
     chunk_bytes: int
-    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., node: _Optional[int] = ..., chunk_bytes: _Optional[int] = ...) -> None: ...
+    lane: int
+    lanes: int
+    key: bytes
+    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., node: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., lane: _Optional[int] = ..., lanes: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Share(_message.Message):
-    __slots__ = ("sequence", "chunk", "schedule", "step", "index", "weight", "spec")
+    __slots__ = ("sequence", "chunk", "schedule", "step", "index", "weight", "spec", "number", "after", "size")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +70,9 @@ class Share(_message.Message):
     INDEX_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     chunk: int
     schedule: Schedule
@@ -63,7 +80,32 @@ class Share(_message.Message):
     index: int
     weight: float
     spec: _tensor_pb2.Spec
-    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ...) -> None: ...
+    number: int
+    after: int
+    size: int
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., number: _Optional[int] = ..., after: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("number", "offset")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    offset: int
+    def __init__(self, number: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class Skip(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Pong(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Abort(_message.Message):
     __slots__ = ("sequence", "failure")

@@ -47,9 +47,10 @@ class PeerServicer:
     """
 
     def Exchange(self, request_iterator, context):
-        """One stream per pair of nodes and generation, opened by the node of lower index; both sides then
-        write frames. The first frame of each side is a Hello. A stream that ends without Goodbye means
-        that the other daemon has died.
+        """One or more streams per pair of nodes and generation, each on a connection of its own, opened by
+        the node of lower index; both sides then write frames. The first frame of each side is a Hello.
+        The first stream, lane 0, is there as long as the link; further lanes come later and carry
+        shares only. A stream that ends without Goodbye means that the other daemon has died.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

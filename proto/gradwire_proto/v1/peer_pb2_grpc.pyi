@@ -34,9 +34,10 @@ class PeerStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PeerAsyncStub: ...
     Exchange: _grpc.StreamStreamMultiCallable[_peer_pb2.Frame, _peer_pb2.Frame]
-    """One stream per pair of nodes and generation, opened by the node of lower index; both sides then
-    write frames. The first frame of each side is a Hello. A stream that ends without Goodbye means
-    that the other daemon has died.
+    """One or more streams per pair of nodes and generation, each on a connection of its own, opened by
+    the node of lower index; both sides then write frames. The first frame of each side is a Hello.
+    The first stream, lane 0, is there as long as the link; further lanes come later and carry
+    shares only. A stream that ends without Goodbye means that the other daemon has died.
     """
 
 @_typing.type_check_only
@@ -45,9 +46,10 @@ class PeerAsyncStub(PeerStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Exchange: _aio.StreamStreamMultiCallable[_peer_pb2.Frame, _peer_pb2.Frame]  # type: ignore[assignment]
-    """One stream per pair of nodes and generation, opened by the node of lower index; both sides then
-    write frames. The first frame of each side is a Hello. A stream that ends without Goodbye means
-    that the other daemon has died.
+    """One or more streams per pair of nodes and generation, each on a connection of its own, opened by
+    the node of lower index; both sides then write frames. The first frame of each side is a Hello.
+    The first stream, lane 0, is there as long as the link; further lanes come later and carry
+    shares only. A stream that ends without Goodbye means that the other daemon has died.
     """
 
 class PeerServicer(metaclass=_abc_1.ABCMeta):
@@ -59,9 +61,10 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_peer_pb2.Frame],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_peer_pb2.Frame], _abc.AsyncIterator[_peer_pb2.Frame]]:
-        """One stream per pair of nodes and generation, opened by the node of lower index; both sides then
-        write frames. The first frame of each side is a Hello. A stream that ends without Goodbye means
-        that the other daemon has died.
+        """One or more streams per pair of nodes and generation, each on a connection of its own, opened by
+        the node of lower index; both sides then write frames. The first frame of each side is a Hello.
+        The first stream, lane 0, is there as long as the link; further lanes come later and carry
+        shares only. A stream that ends without Goodbye means that the other daemon has died.
         """
 
 def add_PeerServicer_to_server(servicer: PeerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

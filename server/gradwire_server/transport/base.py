@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One share of one chunk, on its way."""
+    """One share of one chunk, on its way: whole, in as many pieces as it travelled in.
+
+    A piece ends between two elements. Who sends gives one.
+    """
 
     key: Key
     schedule: peer_pb2.Schedule
@@ -20,7 +23,12 @@ class Part:
     share: int
     weight: float
     spec: Spec
-    payload: memoryview
+    pieces: tuple[memoryview, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the share."""
+        return sum(piece.nbytes for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,10 @@ class Receiver(Protocol):
     """Who is told what arrives. Called on the event loop; must not block."""
 
     def receive(self, source: int, message: Message) -> None:
-        """A message from a node; those of one node come in the order in which it sent them."""
+        """A message from a node; its parts of one round come in the order of sending.
+
+        Parts of different rounds, and other messages, may overtake one another.
+        """
         ...
 
     def lost(self, source: int, reason: str) -> None:
@@ -58,11 +69,11 @@ class Transport(Protocol):
     """The links of one generation between one node and all others."""
 
     async def send(self, target: int, message: Message) -> None:
-        """Deliver a message, in order per target, and return once its payload may be reused.
+        """Deliver a message, and return once its payload may be reused.
 
-        A caller that is cancelled may reuse the payload at once: the message is then either
-        sent whole or not at all. Returns without sending where the link is lost; Receiver.lost
-        says so.
+        A caller that is cancelled may reuse the payload at once: the message then arrives
+        either whole or not at all. Returns without sending where the link is lost;
+        Receiver.lost says so.
         """
         ...
 

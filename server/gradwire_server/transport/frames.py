@@ -2,61 +2,120 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, assert_never
+
 from gradwire_proto import wire
 from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_server.errors import ProtocolError
 from gradwire_server.round import Key, Spec
-from gradwire_server.transport.base import Abort, Left, Message, Part
+from gradwire_server.transport.assembly import Opening, Piece, Skip
+from gradwire_server.transport.base import Abort, Left, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def encode(message: Message | None) -> bytes:
-    """A message as a frame; None is the goodbye. One copy of the payload."""
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks for a Pong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Answers a Ping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The last frame of a stream."""
+
+
+Short: TypeAlias = Abort | Left | Skip | Ping | Pong | Goodbye
+"""What has no payload."""
+
+Heard: TypeAlias = Opening | Piece | Short
+
+
+def short(message: Short) -> pb.Frame:
+    """The frame of a message without a payload."""
     match message:
-        case None:
-            return pb.Frame(goodbye=pb.Goodbye()).SerializeToString()
-        case Part():
-            share = pb.Share(
-                sequence=message.key.sequence,
-                chunk=message.key.chunk,
-                schedule=message.schedule,
-                step=message.step,
-                index=message.share,
-                weight=message.weight,
-                spec=message.spec.write(),
-            )
-            return wire.join(pb.Frame(share=share), message.payload)
         case Abort():
             abort = pb.Abort(failure=message.failure)
             if message.sequence is not None:
                 abort.sequence = message.sequence
-            return pb.Frame(abort=abort).SerializeToString()
+            return pb.Frame(abort=abort)
         case Left():
-            left = pb.Left(rank=message.rank, sequences=message.sequences)
-            return pb.Frame(left=left).SerializeToString()
+            return pb.Frame(left=pb.Left(rank=message.rank, sequences=message.sequences))
+        case Skip():
+            return pb.Frame(skip=pb.Skip(number=message.number))
+        case Ping():
+            return pb.Frame(ping=pb.Ping())
+        case Pong():
+            return pb.Frame(pong=pb.Pong())
+        case Goodbye():
+            return pb.Frame(goodbye=pb.Goodbye())
+        case _:
+            assert_never(message)
 
 
-def decode(data: bytes) -> Message | None:
-    """The message of a frame, its payload a view. Raises ValueError or ProtocolError."""
+def opening(part: Part, number: int, after: int, size: int) -> pb.Frame:
+    """The frame of a share's first piece, to be joined with it."""
+    share = pb.Share(
+        sequence=part.key.sequence,
+        chunk=part.key.chunk,
+        schedule=part.schedule,
+        step=part.step,
+        index=part.share,
+        weight=part.weight,
+        spec=part.spec.write(),
+        number=number,
+        after=after,
+        size=size,
+    )
+    return pb.Frame(share=share)
+
+
+def piece(number: int, offset: int) -> pb.Frame:
+    """The frame of a further piece, to be joined with it."""
+    return pb.Frame(piece=pb.Piece(number=number, offset=offset))
+
+
+def decode(data: bytes) -> Heard:
+    """What a frame says, its payload a view. Raises ValueError or ProtocolError."""
     frame, payload = wire.split(data, pb.Frame)
-    match frame.WhichOneof("kind"):
-        case "share":
-            share = frame.share
-            return Part(
-                Key(share.sequence, share.chunk),
-                share.schedule,
-                share.step,
-                share.index,
-                share.weight,
-                Spec.read(share.spec),
-                payload,
-            )
-        case "abort":
-            scope = frame.abort.failure.scope
-            whole_job = scope == frame.abort.failure.SCOPE_JOB
-            return Abort(None if whole_job else frame.abort.sequence, frame.abort.failure)
-        case "left":
-            return Left(frame.left.rank, frame.left.sequences)
-        case "goodbye":
-            return None
-        case kind:
-            raise ProtocolError(f"expected a share, abort, left or goodbye, got {kind}")
+    kind = frame.WhichOneof("kind")
+    if kind is None or kind not in _READERS:
+        raise ProtocolError(f"expected a share, abort, left or goodbye, got {kind}")
+    return _READERS[kind](frame, payload)
+
+
+def _opening(frame: pb.Frame, payload: memoryview) -> Opening:
+    share = frame.share
+    part = Part(
+        Key(share.sequence, share.chunk),
+        share.schedule,
+        share.step,
+        share.index,
+        share.weight,
+        Spec.read(share.spec),
+        (payload,),
+    )
+    return Opening(share.number, share.after, share.size, part)
+
+
+def _abort(frame: pb.Frame) -> Abort:
+    failure = frame.abort.failure
+    return Abort(None if failure.scope == failure.SCOPE_JOB else frame.abort.sequence, failure)
+
+
+_READERS: dict[str, Callable[[pb.Frame, memoryview], Heard]] = {
+    "share": _opening,
+    "piece": lambda frame, payload: Piece(frame.piece.number, frame.piece.offset, payload),
+    "abort": lambda frame, _: _abort(frame),
+    "left": lambda frame, _: Left(frame.left.rank, frame.left.sequences),
+    "skip": lambda frame, _: Skip(frame.skip.number),
+    "ping": lambda *_: Ping(),
+    "pong": lambda *_: Pong(),
+    "goodbye": lambda *_: Goodbye(),
+}

@@ -1,10 +1,10 @@
-"""Links over gRPC: one stream a pair of nodes, opened by the node of lower index."""
+"""Links over gRPC: one or more streams a pair of nodes, opened by the node of lower index."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -13,12 +13,14 @@ from google.protobuf.message import DecodeError
 from gradwire_proto import PROTOCOL
 from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_server.errors import LostError, ProtocolError
-from gradwire_server.transport.frames import decode, encode
+from gradwire_server.transport.link import Link, Status, words
+from gradwire_server.transport.stripes import AUTO, MOST_LANES, lanes_for
 
 if TYPE_CHECKING:
     from gradwire_server.group import Group
-    from gradwire_server.metrics import Metrics, Traffic
+    from gradwire_server.metrics import Metrics
     from gradwire_server.transport.base import Message, Receiver
+    from gradwire_server.transport.lane import Read, Write
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", 64 << 20),
     # A proxy meant for the web would be asked even for 127.0.0.1.
     ("grpc.enable_http_proxy", 0),
-    # Every generation has connections of its own.
+    # Every channel, and so every lane of every generation, has a connection of its own.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -41,90 +43,26 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
-_BROKEN = (
-    grpc.RpcError,
-    grpc.aio.InternalError,
-    grpc.aio.UsageError,
-    asyncio.InvalidStateError,
-)
-
-Read = Callable[[], Awaitable[Any]]
-Write = Callable[[bytes], Awaitable[None]]
-
-
-class _Link:
-    """One stream, written in order by a task of its own: a cancelled write would end it."""
-
-    def __init__(self, write: Write, traffic: Traffic) -> None:
-        self._write = write
-        self._traffic = traffic
-        self._queue: asyncio.Queue[tuple[Message | None, asyncio.Future[None]]] = (
-            asyncio.Queue()
-        )
-        self._writer = asyncio.create_task(self._pump())
-        self.up = True
-        self.sent_bytes = 0
-        self.received_bytes = 0
-
-    async def send(self, message: Message | None) -> None:
-        """See Transport.send; None says goodbye.
-
-        The queue has no bound of its own: chunks in flight have one, and each is queued once a
-        hop.
-        """
-        if self.up:
-            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._queue.put_nowait((message, written))
-            await written
-
-    def received(self, size: int) -> None:
-        """Count what came."""
-        self.received_bytes += size
-        self._traffic.received.inc(size)
-
-    async def close(self) -> None:
-        """Drop what is queued, and with it every view of the arena."""
-        self.up = False
-        self._writer.cancel()
-        await asyncio.wait([self._writer])
-
-    async def _pump(self) -> None:
-        try:
-            while self.up:
-                message, written = await self._queue.get()
-                try:
-                    if not written.cancelled():
-                        await self._put(message)
-                finally:
-                    _settle(written)
-        except _BROKEN:
-            log.debug("a link broke under a write; its reader says so")
-        finally:
-            self.up = False
-            while not self._queue.empty():
-                _settle(self._queue.get_nowait()[1])
-
-    async def _put(self, message: Message | None) -> None:
-        # Encoding is the copy: whatever happens to the buffer from now on, the frame is whole.
-        frame = encode(message)
-        self.sent_bytes += len(frame)
-        self._traffic.sent.inc(len(frame))
-        await self._write(frame)
-
 
 class GrpcTransport:
     """See transport.base.Transport."""
 
     def __init__(
-        self, group: Group, chunk_bytes: int, receiver: Receiver, metrics: Metrics
+        self,
+        group: Group,
+        chunk_bytes: int,
+        receiver: Receiver,
+        metrics: Metrics,
+        connections: int = AUTO,
     ) -> None:
         self._group = group
         self._chunk_bytes = chunk_bytes
         self._receiver = receiver
         self._metrics = metrics
-        self._links: dict[int, _Link] = {}
+        self._connections = connections
+        self._links: dict[int, Link] = {}
+        self._held: list[str] = []
         self._accepted: set[int] = set()
-        self._parted: set[int] = set()
         self._changed = asyncio.Event()
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._trouble: dict[int, str] = {}
@@ -157,12 +95,10 @@ class GrpcTransport:
         """The job has failed; nobody need wait for links any more."""
         self._changed.set()
 
-    def status(self) -> dict[int, tuple[bool, int, int]]:
-        """For each peer: connected, bytes sent, bytes received."""
+    def status(self) -> dict[int, Status]:
+        """How the link to each peer is."""
         return {
-            peer: (link.up, link.sent_bytes, link.received_bytes)
-            if (link := self._links.get(peer)) is not None
-            else (False, 0, 0)
+            peer: link.status if (link := self._links.get(peer)) is not None else Status()
             for peer in self._group.peers
         }
 
@@ -176,10 +112,10 @@ class GrpcTransport:
         self._closing = True
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):
-                await asyncio.gather(*(link.send(None) for link in self._links.values()))
+                await asyncio.gather(*(link.part() for link in self._links.values()))
         except TimeoutError:
             log.info("a peer did not take its goodbye")
-        # The other side ends the stream once it has read the goodbye; before that, a cancelled
+        # The other side ends each stream once it has read the goodbye; before that, a cancelled
         # call could overtake it.
         linked = [self._dials[peer] for peer in self._links if peer in self._dials]
         if linked:
@@ -187,18 +123,32 @@ class GrpcTransport:
         for task in self._dials.values():
             task.cancel()
         await asyncio.gather(*self._dials.values(), return_exceptions=True)
-        for peer, link in self._links.items():
+        for link in self._links.values():
             await link.close()
-            self._metrics.release_peer(self._group.picture.nodes[peer].address)
+        for address in self._held:
+            self._metrics.release_peer(address)
 
     async def accept(self, hello: pb.Hello, read: Read, write: Write) -> None:
         """Serve a stream that a node of lower index has opened; returns when it ends."""
         self._check(hello, range(self._group.node))
+        if hello.lane:
+            await self._accept_lane(hello, read, write)
+            return
         if hello.node in self._accepted:
             raise ProtocolError(f"node {hello.node} is linked already")
         self._accepted.add(hello.node)
-        await write(_hello(self._group, self._chunk_bytes))
-        await self._serve(hello.node, read, write)
+        link = self._make(hello.node)
+        await write(self._hello(0, key=link.key))
+        await self._serve(hello.node, link, read, write)
+
+    async def _accept_lane(self, hello: pb.Hello, read: Read, write: Write) -> None:
+        link = self._links.get(hello.node)
+        if link is None or not link.up or not secrets.compare_digest(link.key, hello.key):
+            raise ProtocolError(f"node {hello.node} has no link that lane {hello.lane} is of")
+        if hello.lane >= MOST_LANES or not link.claim(hello.lane):
+            raise ProtocolError(f"node {hello.node} can't have another lane {hello.lane}")
+        await write(self._hello(hello.lane))
+        await link.serve(hello.lane, read, write)
 
     # -- dialling
 
@@ -208,19 +158,87 @@ class GrpcTransport:
             while not self._closing:
                 call: Any = channel.stream_stream(METHOD)()
                 try:
-                    await call.write(_hello(self._group, self._chunk_bytes))
-                    first = await call.read()
-                    if first is grpc.aio.EOF:
-                        raise ProtocolError(f"{await call.details() or 'it hung up'}")
-                    hello = pb.Frame.FromString(first).hello
-                    self._check(hello, range(peer, peer + 1))
+                    hello = await self._greet(peer, call, self._hello(0))
                 except (grpc.RpcError, DecodeError, ProtocolError) as error:
-                    self._trouble[peer] = _words(error)
+                    self._trouble[peer] = words(error)
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
-                await self._serve(peer, call.read, call.write)
-                call.cancel()
+                link = self._make(peer)
+                link.key = hello.key
+                async with asyncio.TaskGroup() as lanes:
+                    widening = lanes.create_task(self._widen(peer, link, lanes))
+                    await self._serve(peer, link, call.read, call.write)
+                    call.cancel()
+                    widening.cancel()
                 return
+
+    async def _greet(self, peer: int, call: Any, hello: bytes) -> pb.Hello:  # noqa: ANN401
+        """The other side's hello. Raises what gRPC does, DecodeError or ProtocolError."""
+        await call.write(hello)
+        first = await call.read()
+        if first is grpc.aio.EOF:
+            raise ProtocolError(f"{await call.details() or 'it hung up'}")
+        answer = pb.Frame.FromString(first).hello
+        self._check(answer, range(peer, peer + 1))
+        return answer
+
+    async def _widen(self, peer: int, link: Link, lanes: asyncio.TaskGroup) -> None:
+        """Open further lanes once there is something for them to carry."""
+        addresses = self._group.picture.nodes[peer].routes
+        count, way = self._connections, ""
+        if count == AUTO:
+            # Now, while nothing else is on the way: later the bulk would be measured.
+            round_trip = await link.round_trip()
+            count, way = (
+                lanes_for(round_trip, len(addresses)),
+                f"round trip {round_trip * 1e3:.2g} ms, ",
+            )
+        await link.bulk.wait()
+        tried: list[asyncio.Future[str]] = []
+        for lane in range(1, count):
+            tried.append(asyncio.get_running_loop().create_future())
+            address = addresses[lane % len(addresses)]
+            lanes.create_task(self._dial_lane(peer, link, (lane, count, address), tried[-1]))
+        for trouble in sorted({*await asyncio.gather(*tried)} - {""}):
+            log.warning("link to node %d: no connection to %s", peer, trouble)
+        log.info("link to node %d: %s%d connections", peer, way, link.status.connections)
+
+    async def _dial_lane(
+        self, peer: int, link: Link, place: tuple[int, int, str], tried: asyncio.Future[str]
+    ) -> None:
+        lane, lanes, address = place
+        options = [*OPTIONS, ("gradwire.lane", lane)]
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
+            call: Any = channel.stream_stream(METHOD)()
+            try:
+                await self._greet(peer, call, self._hello(lane, lanes=lanes, key=link.key))
+            except (grpc.RpcError, DecodeError, ProtocolError) as error:
+                tried.set_result(f"{address}: {words(error)}")
+                return
+            # Heard of only once the link has its lane, below.
+            tried.set_result("")
+            await link.serve(lane, call.read, call.write)
+            call.cancel()
+
+    def _hello(self, lane: int, *, lanes: int = 0, key: bytes = b"") -> bytes:
+        hello = pb.Hello(
+            protocol=PROTOCOL,
+            generation=self._group.picture.generation,
+            node=self._group.node,
+            chunk_bytes=self._chunk_bytes,
+            lane=lane,
+            lanes=lanes,
+            key=key,
+        )
+        return pb.Frame(hello=hello).SerializeToString()
+
+    def _make(self, peer: int) -> Link:
+        address = self._group.picture.nodes[peer].address
+        traffic = self._metrics.hold_peer(address)
+        self._held.append(address)
+        link = Link(peer, self._chunk_bytes, self._receiver, traffic)
+        link.closing = self._closing
+        return link
 
     def _check(self, hello: pb.Hello, nodes: range) -> None:
         expected = (PROTOCOL, self._group.picture.generation, self._chunk_bytes)
@@ -240,48 +258,7 @@ class GrpcTransport:
         trouble = self._trouble.get(peer, default)
         return f"{self._group.picture.describe(peer)}: {trouble}"
 
-    # -- a stream that is up
-
-    async def _serve(self, peer: int, read: Read, write: Write) -> None:
-        address = self._group.picture.nodes[peer].address
-        link = self._links[peer] = _Link(write, self._metrics.hold_peer(address))
+    async def _serve(self, peer: int, link: Link, read: Read, write: Write) -> None:
+        self._links[peer] = link
         self._changed.set()
-        reason = "its process or its connection ended without a goodbye"
-        try:
-            while (data := await read()) is not grpc.aio.EOF:
-                link.received(len(data))
-                message = decode(data)
-                if message is None:
-                    self._parted.add(peer)
-                    break
-                self._receiver.receive(peer, message)
-        except _BROKEN as error:
-            reason = f"{reason} ({_words(error)})"
-        except (ValueError, ProtocolError) as error:
-            reason = f"it broke the rules: {error}"
-        finally:
-            # Also where gRPC cancels the handler of a stream whose other end has died.
-            link.up = False
-            if not self._closing and peer not in self._parted:
-                self._receiver.lost(peer, reason)
-
-
-def _settle(written: asyncio.Future[None]) -> None:
-    if not written.done():
-        written.set_result(None)
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return str(error)
-
-
-def _hello(group: Group, chunk_bytes: int) -> bytes:
-    hello = pb.Hello(
-        protocol=PROTOCOL,
-        generation=group.picture.generation,
-        node=group.node,
-        chunk_bytes=chunk_bytes,
-    )
-    return pb.Frame(hello=hello).SerializeToString()
+        await link.serve(0, read, write)

@@ -35,7 +35,7 @@ class MemoryNetwork:
     async def deliver(self, source: int, target: int, message: Message) -> None:
         """Hand a message over, in a later turn of the event loop, with bytes of its own."""
         if isinstance(message, Part):
-            message = replace(message, payload=memoryview(bytes(message.payload)))
+            message = replace(message, pieces=(memoryview(b"".join(message.pieces)),))
         await asyncio.sleep(0)
         if (source, target) not in self._severed:
             self._receivers[target].receive(source, message)
