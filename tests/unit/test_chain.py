@@ -324,12 +324,8 @@ def test_many_collectives_in_flight_give_the_same_bits_in_every_order(tmp_path: 
                 node.bring(rank, sequence, noise(rank + sequence, 30_000), "mean")
         node.work(seed)
         for sequence in range(6):
-            ends = {
-                digest(node.done[rank, sequence]) for rank in range(4)
-            }
+            ends = {digest(node.done[rank, sequence]) for rank in range(4)}
             assert len(ends) == 1
-        digests.add(
-            tuple(digest(node.done[0, each]) for each in range(6))
-        )
+        digests.add(tuple(digest(node.done[0, each]) for each in range(6)))
         node.close()
     assert len(digests) == 1
