@@ -16,23 +16,32 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire._errors import LostError
-from gradwire_proto.arithmetic import Arithmetic, blocks, view
+from gradwire_proto.arithmetic import Arithmetic, blocks
 from gradwire_proto.chunks import Cut, cut, cut_alone
-from gradwire_proto.control import Ticket
 from gradwire_proto.dtypes import sum_itemsize
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import tensor_pb2
 
 if TYPE_CHECKING:
-    import torch
-
     from gradwire._channel import Doorbell
     from gradwire._collective import Collective
     from gradwire._shared_memory import Arena
+    from gradwire._tensor import Described
+    from gradwire_proto.control import Ticket
+
+MOST_PLANS = 1024
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Plan:
+    """How tensors of one description go along the chain."""
+
+    arithmetic: Arithmetic
+    cut: Cut
+    chunks: int
 
 
 @dataclass(slots=True, eq=False)
@@ -40,10 +49,8 @@ class _Work:
     """A collective on its way along the chain."""
 
     collective: Collective
-    arithmetic: Arithmetic
-    cut: Cut
-    spec: bytes
-    tensor: torch.Tensor
+    sequence: int
+    plan: _Plan
     added: int = 0
     taken: int = 0
     failed: bool = False
@@ -58,15 +65,9 @@ class _Failed(Enum):
 
 _FAILED = _Failed.FAILED
 
-
-@dataclass(frozen=True, slots=True)
-class _Passed:
-    """A ticket that has passed this rank and whose result is to be read."""
-
-    work: _Work | None
-    """None: the ticket's collective had failed."""
-    chunk: int
-    since: int
+_Passed: TypeAlias = "tuple[_Work | None, int, int]"
+"""A ticket that has passed this rank and whose result is to be read: the work, None where it
+had failed; the chunk; and the time, in nanoseconds."""
 
 
 class Chain:
@@ -85,34 +86,43 @@ class Chain:
         self._alone = alone
         self._rank = arena.local_rank
         self._last = arena.layout.ranks - 1
+        self._finishing = alone and self._rank == self._last
         self._slots = arena.layout.slots
+        self._plans: dict[Described, _Plan] = {}
         self._queue: deque[_Work] = deque()
         self._passed: deque[_Passed] = deque()
         self._added = 0
+        self._taken = 0
+        """Tickets that all ranks had read when this one last looked."""
         self._failed: set[int] = set()
         self._failures = 0
-        self._next: tuple[int, Ticket] | None = None
 
     # -- see Carrier
 
     def put(self, collective: Collective) -> None:
         """See Carrier."""
-        spec = collective.spec
-        arithmetic = _arithmetic(spec.op, spec.dtype, self._world_size)
-        cut_here = cut_alone if self._alone else cut
-        size = sum_itemsize(spec.op, spec.dtype)
-        self._queue.append(
-            _Work(
-                collective,
-                arithmetic,
-                cut_here(spec.elements, size, self._arena.layout.chunk_bytes),
-                spec.SerializeToString(),
-                view(collective.data, arithmetic.dtype),
-            )
-        )
-        self._control.submitted(self._rank, collective.sequence + 1)
-        if collective.sequence >= self._control.limit:
-            self._ring(pb.Ring(beyond=collective.sequence))
+        sequence = collective.sequence
+        self._queue.append(_Work(collective, sequence, self._plan(collective.described)))
+        self._control.submitted(self._rank, sequence + 1)
+        if sequence >= self._control.limit:
+            self._ring(pb.Ring(beyond=sequence))
+
+    def _plan(self, described: Described) -> _Plan:
+        """Made once: the same few buckets come again in every step."""
+        plan = self._plans.get(described)
+        if plan is None:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[described] = self._make_plan(described.spec)
+        return plan
+
+    def _make_plan(self, spec: tensor_pb2.Spec) -> _Plan:
+        size, most = sum_itemsize(spec.op, spec.dtype), self._arena.layout.chunk_bytes
+        pieces = cut(spec.elements, size, most)
+        if self._alone:
+            pieces = cut_alone(spec.elements, size, most, self._last + 1)
+        arithmetic = Arithmetic.of(spec.op, spec.dtype, self._world_size)
+        return _Plan(arithmetic, pieces, pieces.count)
 
     def skip(self, sequence: int) -> None:
         """See Carrier."""
@@ -137,13 +147,12 @@ class Chain:
         self._failed.add(sequence)
         self._failures += 1
         for work in self._queue:
-            if work.collective.sequence == sequence:
-                work.failed = True
+            if work.sequence == sequence:
                 self._queue.remove(work)
                 break
-        for passed in self._passed:
-            if passed.work is not None and passed.work.collective.sequence == sequence:
-                passed.work.failed = True
+        for passed, _, _ in self._passed:
+            if passed is not None and passed.sequence == sequence:
+                passed.failed = True
 
     def resolved(self, collectives: int, size: int) -> None:
         """See Carrier."""
@@ -177,10 +186,10 @@ class Chain:
             return True
         chunk = work.added
         self._put(number, work, chunk)
-        work.added += 1
-        if work.added == work.cut.count:
+        work.added = chunk + 1
+        if work.added == work.plan.chunks:
             self._queue.popleft()
-            self._control.brought(self._rank, work.collective.sequence + 1)
+            self._control.brought(self._rank, work.sequence + 1)
         self._pass_on(work, chunk)
         return True
 
@@ -189,42 +198,50 @@ class Chain:
         if not self._queue or not self._is_free(number):
             return None
         work = self._queue[0]
-        ticket = Ticket(work.collective.sequence, work.added, work.spec)
-        self._control.open(number, ticket)
+        written = work.collective.described.written
+        self._control.open(number, work.sequence, work.added, written)
         return work
 
     def _is_free(self, number: int) -> bool:
         before = number - self._slots
+        if self._taken <= before:
+            self._taken = self._control.taken()
+            if self._taken <= before:
+                return False
         if before < 0:
             return True
-        if self._control.taken() <= before:
-            return False
         return self._alone or self._control.is_released(before)
 
     def _follow(self, number: int) -> _Work | _Failed | None:
         """What the rank before this one has passed on, if this one can go on with it."""
         if self._control.added(self._rank - 1) <= number:
             return None
-        if self._next is None or self._next[0] != number:
-            self._next = (number, self._control.ticket(number))
-        ticket = self._next[1]
+        work = self._queue[0] if self._queue else None
+        if work is not None and not work.disagreed:
+            written = work.collective.described.written
+            if self._control.says(number, work.sequence, work.added, written):
+                return work
+        return self._look_closer(number, work)
+
+    def _look_closer(self, number: int, work: _Work | None) -> _Work | _Failed | None:
+        """The ticket is not simply what this rank has next."""
+        ticket = self._control.ticket(number)
         if ticket.sequence in self._failed:
             return _FAILED
-        work = self._queue[0] if self._queue else None
-        if work is None or work.collective.sequence < ticket.sequence:
+        if work is None or work.disagreed or work.sequence < ticket.sequence:
             # Not handed in yet; or this rank has yet to hear that its own has failed.
             return None
-        if (ticket.sequence, ticket.chunk) != (work.collective.sequence, work.added):
+        if (ticket.sequence, ticket.chunk) != (work.sequence, work.added):
             raise LostError(
-                f"this rank is at chunk {work.added} of collective {work.collective.sequence},"
+                f"this rank is at chunk {work.added} of collective {work.sequence},"
                 f" the rank before it at chunk {ticket.chunk} of {ticket.sequence}"
             )
-        if ticket.spec != work.spec and not work.disagreed and not self._agree(ticket, work):
-            work.disagreed = True
+        work.disagreed = not self._agree(ticket, work)
         return None if work.disagreed else work
 
     def _agree(self, ticket: Ticket, work: _Work) -> bool:
-        mine, theirs = work.collective.spec, tensor_pb2.Spec.FromString(ticket.spec)
+        mine = work.collective.described.spec
+        theirs = tensor_pb2.Spec.FromString(ticket.spec)
         if _essence(mine) == _essence(theirs):
             return True
         disagreement = pb.Disagreement(sequence=ticket.sequence, mine=mine, theirs=theirs)
@@ -233,24 +250,22 @@ class Chain:
 
     def _put(self, number: int, work: _Work, chunk: int) -> None:
         """Add this rank's part; the last rank of a lone node finishes the chunk, too."""
-        start, stop = work.cut.range(chunk)
-        elements, arithmetic = stop - start, work.arithmetic
-        weight = work.collective.weight
-        total = self._arena.total(number, elements, arithmetic.wide)
-        part = work.tensor[start:stop]
+        arithmetic, weight = work.plan.arithmetic, work.collective.weight
+        start, stop = work.plan.cut.range(chunk)
         weights = self._control.weight(number, weight)
-        finishing = self._alone and self._rank == self._last
-        result = self._arena.result(number, elements, arithmetic.dtype, arithmetic.wide)
-        for block in blocks(elements):
+        total = self._arena.total(number, arithmetic)
+        result = self._arena.result(number, arithmetic) if self._finishing else None
+        for at, end in blocks(stop - start):
+            part = work.collective.flat[start + at : start + end]
             if self._rank == 0:
-                arithmetic.begin(total[block], part[block], weight)
+                arithmetic.begin(total[at:end], part, weight)
             else:
-                arithmetic.add(total[block], part[block], weight)
-            if finishing:
-                arithmetic.finish(total[block], result[block], weights)
+                arithmetic.add(total[at:end], part, weight)
+            if result is not None:
+                arithmetic.finish(total[at:end], result[at:end], weights)
 
     def _pass_on(self, work: _Work | None, chunk: int) -> None:
-        self._passed.append(_Passed(work, chunk, time.perf_counter_ns()))
+        self._passed.append((work, chunk, time.perf_counter_ns()))
         self._added += 1
         self._control.add(self._rank, self._added)
         if self._rank < self._last:
@@ -278,21 +293,20 @@ class Chain:
         if not self._is_done(number) or self._control.failures != self._failures:
             # A failure that this rank has not heard of yet may be of this very collective.
             return False
-        passed = self._passed[0]
-        work = passed.work
+        work, chunk, since = self._passed[0]
         void = work is None or work.failed
         if not void and self._control.is_void(number):
             return False
         self._passed.popleft()
         nanoseconds = 0
         if work is not None and not void:
-            self._copy_out(number, work, passed.chunk)
-            nanoseconds = time.perf_counter_ns() - passed.since
+            self._copy_out(number, work, chunk)
+            nanoseconds = time.perf_counter_ns() - since
             work.taken += 1
         self._control.take(self._rank, number + 1, nanoseconds)
         if self._rank and self._control.added(0) - number >= self._slots:
             self._control.wake(0)
-        if work is None or void or work.taken < work.cut.count:
+        if work is None or void or work.taken < work.plan.chunks:
             return True
         return work.collective
 
@@ -302,18 +316,11 @@ class Chain:
         return self._control.is_done(number)
 
     def _copy_out(self, number: int, work: _Work, chunk: int) -> None:
-        start, stop = work.cut.range(chunk)
-        dtype, wide = work.arithmetic.dtype, work.arithmetic.wide
-        result = self._arena.result(number, stop - start, dtype, wide)
-        out = work.tensor[start:stop]
-        for block in blocks(stop - start):
-            out[block].copy_(result[block])
+        start, stop = work.plan.cut.range(chunk)
+        result = self._arena.result(number, work.plan.arithmetic)
+        for at, end in blocks(stop - start):
+            work.collective.flat[start + at : start + end].copy_(result[at:end])
 
 
 def _essence(spec: tensor_pb2.Spec) -> tuple[int, ...]:
     return spec.op, spec.dtype, spec.elements, spec.shape_digest, spec.wire
-
-
-@lru_cache(maxsize=64)
-def _arithmetic(op: tensor_pb2.Op, dtype: tensor_pb2.Dtype, world_size: int) -> Arithmetic:
-    return Arithmetic.of(op, dtype, world_size)

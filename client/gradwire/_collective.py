@@ -6,14 +6,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from gradwire._tensor import unflatten
 
+if TYPE_CHECKING:
     import torch
 
     from gradwire._result import Result
-    from gradwire._shared_memory import Bytes
-    from gradwire_proto.v1 import tensor_pb2
+    from gradwire._tensor import Described
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,20 @@ class Collective:
     """One tensor on its way."""
 
     sequence: int
-    data: Bytes
-    finish: Callable[[], torch.Tensor]
-    spec: tensor_pb2.Spec
+    tensor: torch.Tensor
+    """The caller's."""
+    flat: torch.Tensor
+    """Its elements in a row; what travels, and where the result comes back."""
+    described: Described
     weight: float
     future: Result
     since: float = field(default_factory=time.monotonic)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.flat.numel() * self.flat.itemsize
+
+    def finish(self) -> torch.Tensor:
+        """The caller's tensor with the result in it."""
+        return unflatten(self.flat, self.tensor)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from gradwire._collective import Collective, SessionStats
 from gradwire._errors import AggregationError, LostError, MismatchError, RoundTimeoutError
 from gradwire._result import Result
+from gradwire._tensor import flatten
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -24,15 +25,14 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gradwire._shared_memory import Bytes
-    from gradwire_proto.v1 import tensor_pb2
+    from gradwire._tensor import Described
 
 SILENCE_GRACE_SECONDS = 5.0
 """The daemon itself says who is late; one that is silent for so much longer is stuck."""
 
 WAIT_SECONDS = 0.05
 RECENT_SECONDS = 1.0
-RECENT_LOOK_SECONDS = 0.001
+RECENT_LOOK_SECONDS = 0.005
 LOOK_SECONDS = 0.05
 """How often the mover looks whether there is work that nobody does: often after recent work."""
 
@@ -103,7 +103,8 @@ class Pipeline:
     """One rank's collectives. All methods may be called from any thread."""
 
     def __init__(self, carrier: Carrier, timeout: float) -> None:
-        self.stats: SessionStats = SessionStats(0, 0, 0.0)
+        self._rounds = self._bytes = 0
+        self._seconds = 0.0
         self.over: AggregationError | None = None
         self._process = os.getpid()
         self._carrier = carrier
@@ -123,18 +124,20 @@ class Pipeline:
         for name, work in (("mover", self._move), ("listener", self._listen)):
             threading.Thread(target=work, name=f"gradwire-{name}", daemon=True).start()
 
+    @property
+    def stats(self) -> SessionStats:
+        """Counts since the beginning."""
+        with self._lock:
+            return SessionStats(self._rounds, self._bytes, self._seconds)
+
     def submit(
         self,
-        data: Bytes,
-        finish: Callable[[], torch.Tensor],
-        spec: tensor_pb2.Spec,
+        tensor: torch.Tensor,
+        described: Described,
         weight: float,
     ) -> Result:
-        """Send a tensor's bytes on their way; finish gives the result once they are back.
-
-        Raises LostError where the pipeline is over.
-        """
-        future = Result(self._work_until)
+        """Send a tensor on its way. Raises LostError where the pipeline is over."""
+        future, flat = Result(self._work_until), flatten(tensor)
         with self._lock:
             if self.over is not None:
                 raise type(self.over)(str(self.over))
@@ -142,7 +145,7 @@ class Pipeline:
             self._next_sequence += 1
             if not self._open:
                 self._heard = time.monotonic()
-            collective = Collective(sequence, data, finish, spec, weight, future)
+            collective = Collective(sequence, tensor, flat, described, weight, future)
             self._open[sequence] = collective
             failed = self._ahead.pop(sequence, None)
             if failed is None:
@@ -276,14 +279,11 @@ class Pipeline:
         with self._lock:
             if self._open.pop(collective.sequence, None) is None:
                 return
-            stats = self.stats
-            self.stats = SessionStats(
-                stats.rounds + 1,
-                stats.bytes_in + collective.data.nbytes,
-                stats.seconds_waiting + time.monotonic() - collective.since,
-            )
-            resolved = min(self._open, default=self._next_sequence)
-            self._carrier.resolved(resolved, collective.data.nbytes)
+            size = collective.size
+            self._rounds += 1
+            self._bytes += size
+            self._seconds += time.monotonic() - collective.since
+            self._carrier.resolved(min(self._open, default=self._next_sequence), size)
         collective.future.settle(collective.finish if error is None else error)
 
     def _check_silence(self) -> None:

@@ -26,12 +26,17 @@ class Result(torch.futures.Future[torch.Tensor]):
         self._settling = threading.Lock()
         self._chained = False
         # Waiting for this can be interrupted, by Ctrl-C for one; waiting in C++ can't.
-        self._settled = threading.Event()
+        self._settled: threading.Event | None = None
 
     def wait(self) -> torch.Tensor:
         """See torch.futures.Future. The caller itself works for it meanwhile."""
         self._work(self)
-        self._settled.wait()
+        with self._settling:
+            if self._settled is None and not self.done():
+                self._settled = threading.Event()
+            settled = self._settled
+        if settled is not None:
+            settled.wait()
         return super().wait()
 
     def then(self, callback: Callable[..., Any]) -> torch.futures.Future[Any]:
@@ -48,8 +53,9 @@ class Result(torch.futures.Future[torch.Tensor]):
         with self._settling:
             if not self._chained:
                 self._chained = True
+                self._settled = self._settled or threading.Event()
                 # First of all callbacks: those after it may take their time.
-                super().add_done_callback(lambda _: self._settled.set())
+                super().add_done_callback(lambda _: self._say_settled())
 
     def settle(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
         """Set the result that outcome returns, or the error that it is or raises."""
@@ -78,4 +84,8 @@ class Result(torch.futures.Future[torch.Tensor]):
             else:
                 self.set_result(tensor)
         finally:
+            self._say_settled()
+
+    def _say_settled(self) -> None:
+        if self._settled is not None:
             self._settled.set()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradwire._errors import LostError
-from gradwire._tensor import as_bytes, describe
+from gradwire._tensor import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,8 +127,7 @@ class Session:
         self, tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float
     ) -> Result:
         self._pipeline.check_process()
-        spec = describe(tensor, shapes, op, weight)
-        return self._pipeline.submit(*as_bytes(tensor), spec, weight)
+        return self._pipeline.submit(tensor, describe(tensor, shapes, op, weight), weight)
 
     def __enter__(self) -> Self:
         return self

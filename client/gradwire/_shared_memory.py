@@ -16,6 +16,7 @@ from gradwire_proto.control import Control
 if TYPE_CHECKING:
     import torch
 
+    from gradwire_proto.arithmetic import Arithmetic
     from gradwire_proto.v1 import aggregator_pb2 as pb
 
 Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -46,27 +47,25 @@ class Arena:
         self._bytes = np.frombuffer(memory, dtype=np.uint8)
         self._tensors: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
-    def total(self, ticket: int, elements: int, dtype: torch.dtype) -> torch.Tensor:
-        """The first elements of a ticket's sum."""
-        return self._tensor(self.layout.slot(ticket % self.layout.slots), dtype)[:elements]
+    def total(self, ticket: int, arithmetic: Arithmetic) -> torch.Tensor:
+        """A ticket's sum, in its type; longer than the chunk."""
+        slot = ticket % self.layout.slots
+        return self._tensor(2 * slot, arithmetic.wide)
 
-    def result(
-        self, ticket: int, elements: int, dtype: torch.dtype, wide: torch.dtype
-    ) -> torch.Tensor:
-        """The first elements of its result, which has this type and was summed in the other."""
-        offset = self.layout.slot(ticket % self.layout.slots)
-        beside = 0 if dtype == wide else self.layout.chunk_bytes
-        return self._tensor(offset + beside, dtype)[:elements]
+    def result(self, ticket: int, arithmetic: Arithmetic) -> torch.Tensor:
+        """Its result, in the tensor's own type; longer than the chunk."""
+        slot, narrow = ticket % self.layout.slots, arithmetic.dtype
+        return self._tensor(2 * slot + (narrow != arithmetic.wide), narrow)
 
-    def _tensor(self, offset: int, dtype: torch.dtype) -> torch.Tensor:
+    def _tensor(self, place: int, dtype: torch.dtype) -> torch.Tensor:
         """All that can lie there; made once: making a tensor takes longer than cutting it."""
-        made = self._tensors.get((offset, dtype))
+        made = self._tensors.get((place, dtype))
         if made is None:
-            room = self.layout.slot(0) + self.layout.slots * self.layout.slot_bytes - offset
-            size = min(self.layout.chunk_bytes, room)
-            size = size // dtype.itemsize * dtype.itemsize
+            offset, size = self.layout.slot(place // 2), self.layout.chunk_bytes
+            if place % 2:
+                offset, size = offset + size, size // 2
             made = view(self._bytes[offset : offset + size], dtype)
-            self._tensors[offset, dtype] = made
+            self._tensors[place, dtype] = made
         return made
 
     def close(self, *, orphaned: bool) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from gradwire._errors import LostError
 from gradwire_proto.chunks import Cut, cut
@@ -25,6 +26,7 @@ class _Work:
     """A collective on its way."""
 
     collective: Collective
+    data: Bytes
     cut: Cut
     itemsize: int
     request: pb.ReduceRequest
@@ -34,7 +36,7 @@ class _Work:
     def part(self, chunk: int) -> Bytes:
         """A chunk's bytes."""
         start, stop = self.cut.range(chunk)
-        return self.collective.data[start * self.itemsize : stop * self.itemsize]
+        return self.data[start * self.itemsize : stop * self.itemsize]
 
 
 class Streaming:
@@ -59,12 +61,13 @@ class Streaming:
 
     def put(self, collective: Collective) -> None:
         """See Carrier."""
-        spec = collective.spec
+        spec = collective.described.spec
+        data = collective.flat.view(torch.uint8).numpy()
         chunks = cut(spec.elements, sum_itemsize(spec.op, spec.dtype), self._chunk_bytes)
         request = pb.ReduceRequest(
             sequence=collective.sequence, spec=spec, weight=collective.weight
         )
-        work = _Work(collective, chunks, DTYPES[spec.dtype].itemsize, request)
+        work = _Work(collective, data, chunks, DTYPES[spec.dtype].itemsize, request)
         self._open[collective.sequence] = work
         self._queue.append(work)
 

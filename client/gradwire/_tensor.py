@@ -1,8 +1,9 @@
-"""A tensor as the daemon takes it: flat bytes, and a description to compare."""
+"""A tensor as the daemon takes it: its elements in a row, and a description to compare."""
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,9 +13,7 @@ from gradwire_proto.dtypes import BY_NAME, DTYPES, LEAST_WEIGHT, MOST_WEIGHT, OP
 from gradwire_proto.v1 import tensor_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from gradwire._shared_memory import Bytes
+    from collections.abc import Sequence
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -23,30 +22,40 @@ LONGEST_TEXT = 400
 _COMPLEX_OPS = ("sum", "mean")
 
 
-def as_bytes(tensor: torch.Tensor) -> tuple[Bytes, Callable[[], torch.Tensor]]:
-    """The tensor's elements as bytes, flat, and what completes the result.
+@dataclass(frozen=True, eq=False, slots=True)
+class Described:
+    """What a rank brings, in words for the daemon; the same object for equal tensors."""
 
-    The completion returns the caller's own tensor with the result in place; a tensor that is
-    not contiguous travels as a copy and is written back there.
-    """
+    spec: pb.Spec
+    written: bytes
+    """The spec, serialised."""
+
+
+def flatten(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's elements in one row, as real numbers: the same memory, or a copy."""
+    if tensor.is_contiguous() and not tensor.is_complex() and not tensor.is_neg():
+        return tensor.detach().view(-1)
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.is_complex():
         plain = torch.view_as_real(plain)
     compact = plain.contiguous()
-    copied = compact.data_ptr() != tensor.data_ptr()
-
-    def finish() -> torch.Tensor:
-        if copied:
-            target = tensor.detach()
-            target.copy_(torch.view_as_complex(compact) if target.is_complex() else compact)
-        return tensor
-
     # An empty tensor may have any stride, and be contiguous all the same.
-    flat = compact.view(-1) if compact.numel() else compact.new_empty(0)
-    return flat.view(torch.uint8).numpy(), finish
+    return compact.view(-1) if compact.numel() else compact.new_empty(0)
 
 
-def describe(tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float) -> pb.Spec:
+def unflatten(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, with the elements of the row that flatten made of it."""
+    if flat.data_ptr() != tensor.data_ptr():
+        target = tensor.detach()
+        if target.is_complex():
+            flat = torch.view_as_complex(flat.view(*target.shape, 2))
+        target.copy_(flat.view(target.shape))
+    return tensor
+
+
+def describe(
+    tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float
+) -> Described:
     """What this rank brings. Raises TypeError or ValueError for what can't be reduced."""
     _check(tensor, op, weight)
     elements = tensor.numel() * (2 if tensor.is_complex() else 1)
@@ -54,11 +63,11 @@ def describe(tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: flo
 
 
 @lru_cache(maxsize=1024)
-def _spec(op: pb.Op, dtype: torch.dtype, elements: int, shapes: tuple[Shape, ...]) -> pb.Spec:
+def _spec(op: pb.Op, dtype: torch.dtype, elements: int, shapes: tuple[Shape, ...]) -> Described:
     """The same few buckets come again in every step. Nobody writes to what this returns."""
     real = dtype.to_real() if dtype.is_complex else dtype
     text = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
-    return pb.Spec(
+    spec = pb.Spec(
         op=op,
         dtype=BY_NAME[_name(real)],
         elements=elements,
@@ -66,6 +75,7 @@ def _spec(op: pb.Op, dtype: torch.dtype, elements: int, shapes: tuple[Shape, ...
         shapes=text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} ...",
         wire=pb.WIRE_EXACT,
     )
+    return Described(spec, spec.SerializeToString())
 
 
 def _check(tensor: torch.Tensor, op: str, weight: float) -> None:

@@ -19,8 +19,6 @@ from gradwire_proto.dtypes import DTYPES, sum_name
 from gradwire_proto.v1 import tensor_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import ArrayLike
 
 SERIAL_ELEMENTS = 32704
@@ -111,7 +109,9 @@ def view(buffer: ArrayLike | memoryview, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=dtype)
 
 
-def blocks(elements: int) -> Iterator[slice]:
-    """Pieces that torch works on in the calling thread."""
-    size = SERIAL_ELEMENTS if torch.get_num_threads() > 1 else max(elements, 1)
-    return (slice(start, start + size) for start in range(0, elements, size))
+def blocks(elements: int) -> list[tuple[int, int]]:
+    """Start and end of pieces that torch works on in the calling thread."""
+    if elements <= SERIAL_ELEMENTS or torch.get_num_threads() == 1:
+        return [(0, elements)]
+    starts = range(0, elements, SERIAL_ELEMENTS)
+    return [(start, min(start + SERIAL_ELEMENTS, elements)) for start in starts]

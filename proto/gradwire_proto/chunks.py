@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ALONE_CHUNKS = 4
-LEAST_BYTES, MOST_ALONE_BYTES = 64 * 1024, 1 << 20
-"""A node's ranks work on as many chunks of a tensor side by side; smaller ones cost more to
-hand on than to add, larger ones leave the cache."""
+LEAST_ALONE_BYTES = 128 * 1024
+"""A smaller chunk costs more to hand on from rank to rank than to add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +43,14 @@ def cut(elements: int, sum_itemsize: int, chunk_bytes: int) -> Cut:
     return Cut(elements, chunk_bytes // sum_itemsize)
 
 
-def cut_alone(elements: int, sum_itemsize: int, chunk_bytes: int) -> Cut:
-    """How a node without peers cuts: finer, since only its own ranks hand chunks on."""
-    size = min(max(elements * sum_itemsize // ALONE_CHUNKS, LEAST_BYTES), MOST_ALONE_BYTES)
-    return Cut(elements, max(1, min(size, chunk_bytes) // sum_itemsize))
+def cut_alone(elements: int, sum_itemsize: int, chunk_bytes: int, ranks: int) -> Cut:
+    """How a node without peers cuts: finer, so that its ranks work side by side.
+
+    At least a chunk for every two of them, unless that gets too small.
+    """
+    size = elements * sum_itemsize // max(2, ranks // 2)
+    fitting = min(max(size, LEAST_ALONE_BYTES), chunk_bytes)
+    return Cut(elements, max(1, fitting // sum_itemsize))
 
 
 def share_range(share: int, shares: int, elements: int) -> tuple[int, int]:

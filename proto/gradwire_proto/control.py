@@ -193,17 +193,29 @@ class Control:
 
     # -- tickets
 
-    def open(self, number: int, ticket: Ticket) -> None:
+    def open(self, number: int, sequence: int, chunk: int, spec: bytes) -> None:
         """Local rank 0 begins a ticket; its slot is free."""
         block, words = self._blocks[number % self._slots], self._words
-        words[block + _SEQUENCE] = ticket.sequence
-        words[block + _CHUNK] = ticket.chunk
+        words[block + _SEQUENCE] = sequence
+        words[block + _CHUNK] = chunk
         words[block + _VOID] = 0
         self._floats[block + _WEIGHT] = 0.0
-        words[block + _SPEC_BYTES] = len(ticket.spec)
+        words[block + _SPEC_BYTES] = len(spec)
         start = block * _WORD + _SPEC
-        self._bytes[start : start + len(ticket.spec)] = ticket.spec
+        self._bytes[start : start + len(spec)] = spec
         words[block + _TICKET] = number + 1
+
+    def says(self, number: int, sequence: int, chunk: int, spec: bytes) -> bool:
+        """The ticket was opened with just these."""
+        block, words = self._blocks[number % self._slots], self._words
+        start = block * _WORD + _SPEC
+        return (
+            words[block + _SEQUENCE] == sequence
+            and words[block + _CHUNK] == chunk
+            and words[block + _TICKET] == number + 1
+            and words[block + _SPEC_BYTES] == len(spec)
+            and bytes(self._bytes[start : start + len(spec)]) == spec
+        )
 
     def ticket(self, number: int) -> Ticket:
         """What was opened. Raises ValueError where that is not there."""

@@ -14,7 +14,7 @@ from gradwire._collective import Collective
 from gradwire._errors import LostError
 from gradwire._result import Result
 from gradwire._shared_memory import Arena
-from gradwire._tensor import as_bytes, describe
+from gradwire._tensor import describe, flatten
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_server import shared_memory
 from gradwire_server.chain import Chain as DaemonsSide
@@ -66,10 +66,10 @@ class Node:
         op: str = "sum",
         weight: float = 1.0,
     ) -> None:
-        data, finish = as_bytes(tensor)
-        spec = describe(tensor, [tuple(tensor.shape)], op, weight)
+        described = describe(tensor, [tuple(tensor.shape)], op, weight)
         result = Result(lambda _: None)
-        self.chains[rank].put(Collective(sequence, data, finish, spec, weight, result))
+        flat = flatten(tensor)
+        self.chains[rank].put(Collective(sequence, tensor, flat, described, weight, result))
 
     def advance(self, rank: int) -> bool:
         done = self.chains[rank].advance()

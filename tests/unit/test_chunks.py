@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire_proto.chunks import (
-    LEAST_BYTES,
-    MOST_ALONE_BYTES,
-    Cut,
-    cut,
-    cut_alone,
-    share_range,
-)
+from gradwire_proto.chunks import LEAST_ALONE_BYTES, Cut, cut, cut_alone, share_range
 
 SIZES = st.integers(0, 10_000)
 
@@ -60,7 +53,7 @@ def test_the_sum_of_a_chunk_always_fits_a_slot(
 ) -> None:
     for pieces in (
         cut(elements, itemsize, 8 * chunk_bytes),
-        cut_alone(elements, itemsize, 8 * chunk_bytes),
+        cut_alone(elements, itemsize, 8 * chunk_bytes, 4),
     ):
         assert pieces.step >= 1
         assert pieces.step * itemsize <= 8 * chunk_bytes
@@ -68,10 +61,11 @@ def test_the_sum_of_a_chunk_always_fits_a_slot(
 
 def test_a_lone_node_cuts_so_that_its_ranks_work_side_by_side() -> None:
     size = 4 << 20
-    assert cut_alone(1 << 10, 4, size).count == 1
-    assert cut_alone(1 << 18, 4, size).count == 4
-    assert cut_alone(1 << 24, 4, size).step * 4 == MOST_ALONE_BYTES
-    assert cut_alone(1 << 16, 4, size).step * 4 == LEAST_BYTES
+    assert cut_alone(1 << 10, 4, size, 4).count == 1
+    assert cut_alone(1 << 18, 4, size, 4).count == 2
+    assert cut_alone(1 << 18, 4, size, 8).count == 4
+    assert cut_alone(1 << 24, 4, size, 4).step * 4 == size
+    assert cut_alone(1 << 16, 4, size, 4).step * 4 == LEAST_ALONE_BYTES
 
 
 @given(elements=SIZES, shares=st.integers(1, 40))

@@ -52,11 +52,14 @@ def test_a_ticket_that_is_passed_over_counts_as_taken_but_not_as_a_round(
 
 
 def test_what_a_ticket_says_stands_until_its_slot_is_used_again(control: Control) -> None:
-    control.open(0, Ticket(7, 2, b"spec of seven"))
-    control.open(1, Ticket(8, 0, b""))
+    control.open(0, 7, 2, b"spec of seven")
+    control.open(1, 8, 0, b"")
     assert control.ticket(0) == Ticket(7, 2, b"spec of seven")
     assert control.ticket(1) == Ticket(8, 0, b"")
-    control.open(2, Ticket(9, 0, b"x" * LONGEST_SPEC))
+    assert control.says(0, 7, 2, b"spec of seven")
+    for other in ((8, 2, b"spec of seven"), (7, 3, b"spec of seven"), (7, 2, b"spec of eight")):
+        assert not control.says(0, *other)
+    control.open(2, 9, 0, b"x" * LONGEST_SPEC)
     assert control.ticket(2).spec == b"x" * LONGEST_SPEC
     with pytest.raises(ValueError, match="nothing of ticket 0"):
         control.ticket(0)
@@ -65,12 +68,12 @@ def test_what_a_ticket_says_stands_until_its_slot_is_used_again(control: Control
 def test_opening_a_ticket_forgets_the_weight_and_the_void_of_the_one_before(
     control: Control,
 ) -> None:
-    control.open(0, Ticket(0, 0, b""))
+    control.open(0, 0, 0, b"")
     assert control.weight(0, 2.5) == 2.5
     assert control.weight(0, 1.0) == 3.5
     control.spoil(0)
     assert control.is_void(0)
-    control.open(2, Ticket(1, 0, b""))
+    control.open(2, 1, 0, b"")
     assert control.weight(2) == 0.0
     assert not control.is_void(2)
 

@@ -4,19 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from gradwire._tensor import LONGEST_TEXT, as_bytes, describe
+from gradwire._tensor import LONGEST_TEXT, describe, flatten, unflatten
 from gradwire_proto.v1 import tensor_pb2 as pb
 
 
 def spec(tensor: torch.Tensor, op: str = "mean", weight: float = 1.0) -> pb.Spec:
-    return describe(tensor, [tuple(tensor.shape)], op, weight)
+    return describe(tensor, [tuple(tensor.shape)], op, weight).spec
 
 
 def doubled(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What the caller holds after its bytes came back with every element doubled."""
-    data, finish = as_bytes(tensor)
-    torch.from_numpy(data).view(dtype).mul_(2)
-    return finish()
+    """What the caller holds after its elements came back doubled."""
+    flat = flatten(tensor)
+    assert flat.dtype == dtype
+    flat.mul_(2)
+    return unflatten(flat, tensor)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int8])
@@ -29,8 +30,7 @@ def test_the_result_is_the_callers_own_tensor(dtype: torch.dtype) -> None:
 
 def test_a_contiguous_tensor_travels_without_a_copy() -> None:
     tensor = torch.ones(4)
-    data, _ = as_bytes(tensor)
-    assert data.ctypes.data == tensor.data_ptr()
+    assert flatten(tensor).data_ptr() == tensor.data_ptr()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_complex_numbers_travel_as_pairs(conjugated: bool) -> None:
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (4, 0), ()])
 def test_tensors_of_no_and_of_one_element_are_taken(shape: tuple[int, ...]) -> None:
     tensor = torch.ones(shape)
-    assert as_bytes(tensor)[0].nbytes == 4 * tensor.numel()
+    assert flatten(tensor).shape == (tensor.numel(),)
     assert spec(tensor).elements == tensor.numel()
 
 
@@ -79,13 +79,13 @@ def test_tensors_of_no_and_of_one_element_are_taken(shape: tuple[int, ...]) -> N
 def test_an_empty_part_of_a_larger_tensor_is_taken() -> None:
     odd = torch.from_numpy(np.empty(0, np.float32))
     for empty in (torch.ones(4)[2:2], torch.ones(4, 4)[:, 1:1], torch.ones(4)[4::2], odd):
-        assert as_bytes(empty)[0].nbytes == 0
+        assert flatten(empty).shape == (0,)
 
 
 @pytest.mark.case("M31")
 def test_shapes_of_equal_size_have_different_digests() -> None:
     tensor = torch.ones(20)
-    one, other = (describe(tensor, shapes, "mean", 1.0) for shapes in ([(4, 5)], [(5, 4)]))
+    one, other = (describe(tensor, shapes, "mean", 1.0).spec for shapes in ([(4, 5)], [(5, 4)]))
     assert (one.shapes, other.shapes) == ("4x5", "5x4")
     assert one.shape_digest != other.shape_digest
 
@@ -93,7 +93,7 @@ def test_shapes_of_equal_size_have_different_digests() -> None:
 def test_swapped_layers_have_different_digests() -> None:
     tensor = torch.ones(12)
     one, other = (
-        describe(tensor, shapes, "sum", 1.0) for shapes in ([(2, 3), (6,)], [(6,), (2, 3)])
+        describe(tensor, shapes, "sum", 1.0).spec for shapes in ([(2, 3), (6,)], [(6,), (2, 3)])
     )
     assert one.shape_digest != other.shape_digest
 
@@ -101,7 +101,7 @@ def test_swapped_layers_have_different_digests() -> None:
 def test_many_shapes_are_cut_short_in_words_but_not_in_the_digest() -> None:
     tensor = torch.ones(1)
     one, other = (
-        describe(tensor, [(1, 2, 3)] * 500 + [last], "sum", 1.0) for last in ((1,), (2,))
+        describe(tensor, [(1, 2, 3)] * 500 + [last], "sum", 1.0).spec for last in ((1,), (2,))
     )
     assert len(one.shapes) <= LONGEST_TEXT + 4
     assert one.shapes == other.shapes
