@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     """Listen on other than loopback addresses though nobody is authenticated."""
     shm_dir: Path = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
     """Folder for the arenas, on a tmpfs."""
-    slots: int = Field(4, ge=2, le=256)
+    slots: int = Field(8, ge=2, le=256)
     """Chunks a rank may have in flight."""
     chunk_bytes: int = Field((4 << 20) - (64 << 10), ge=4096, le=4 << 20)
     """Size of a chunk; equal on all daemons of a job. A message with one stays below the 4 MiB
