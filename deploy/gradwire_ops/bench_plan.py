@@ -22,7 +22,7 @@ from gradwire_proto.dtypes import DTYPES as INFO
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB"
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 OPS = ("sum", "mean", "min", "max", "product")
-SCHEDULES = ("auto", "ring", "tree", "direct")
+SCHEDULES = ("auto", "ring", "tree", "direct", "one-shot")
 
 
 class PlanError(Exception):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, assert_never
 from gradwire_server.errors import ProtocolError
 from gradwire_server.kernels import ChunkSum, Kernels
 from gradwire_server.reduce.choose import NAMES, choose, reducer
-from gradwire_server.reduce.effects import Add, Done, Effect, Finish, Frame, Send, Store
+from gradwire_server.reduce.effects import Add, Done, Effect, Finish, Fold, Frame, Send, Store
 from gradwire_server.transport.base import Part, Transport
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ class Execution:
                 self._sends.add(asyncio.create_task(self._send(effect)))
             case Add(frame=frame):
                 await self._add(frame)
+            case Fold(frames=frames):
+                await self._fold(frames)
             case Finish(share=share):
                 await self._run(self._total.partial_bytes(share), self._total.finish, share)
                 self._final.add(share)
@@ -158,6 +160,16 @@ class Execution:
     async def _add(self, frame: Frame) -> None:
         part = self._take(frame, self._total.partial_bytes(frame.share))
         await self._run(part.size, self._total.add, frame.share, part.pieces, part.weight)
+
+    async def _fold(self, frames: tuple[Frame, ...]) -> None:
+        # What is being sent lies where the sum will.
+        await asyncio.gather(*self._sends)
+        share, own = frames[0].share, self._workplace.group.node
+        size = self._total.partial_bytes(share)
+        parts = [(frame.source, self._take(frame, size)) for frame in frames]
+        before = [(part.pieces, part.weight) for source, part in parts if source < own]
+        after = [(part.pieces, part.weight) for source, part in parts if source > own]
+        await self._run(size * len(parts), self._total.fold, share, before, after)
 
     async def _store(self, frame: Frame) -> None:
         part = self._take(frame, self._total.final_bytes(frame.share))

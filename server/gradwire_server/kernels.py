@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias
 
 import torch
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from gradwire_server.round import Spec
 
 P = ParamSpec("P")
+
+Partial: TypeAlias = "tuple[Sequence[memoryview], float]"
+"""Pieces of a partial sum, in order, and the weights that are in it."""
 
 AUTO = -1
 """Threads for sums: as many as the machine has cores to spare."""
@@ -127,6 +130,17 @@ class ChunkSum:
         for total, piece in _beside(self._part(self._sum, share), pieces):
             self._arithmetic.combine(total, piece)
         self.weights[share] += weight
+
+    def fold(self, share: int, before: Sequence[Partial], after: Sequence[Partial]) -> None:
+        """Add other nodes' partial sums of a share, some of them before the node's own."""
+        if before:
+            own = ((memoryview(bytes(self.partial(share))),), self.weights[share])
+            (pieces, self.weights[share]), *others = before
+            for place, piece in _beside(self._part(self._sum, share), pieces):
+                place.copy_(piece)
+            after = [*others, own, *after]
+        for pieces, weight in after:
+            self.add(share, pieces, weight)
 
     def finish(self, share: int) -> None:
         """Divide a share that holds everybody's sum, and write it to the result."""

@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     that gRPC clients accept unless told otherwise."""
     kernel_threads: int = Field(-1, ge=-1, le=1024)
     """Threads for sums; 0: the event loop adds by itself; -1: cores to spare, at most 8."""
-    schedule: Literal["auto", "ring", "tree", "direct"] = "auto"
+    schedule: Literal["auto", "ring", "tree", "direct", "one-shot"] = "auto"
     """How chunks travel; equal on all daemons of a job."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level that is logged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import operator
 import random
 import selectors
@@ -11,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, assert_never
 
 from gradwire_server.errors import ProtocolError
-from gradwire_server.reduce.effects import Add, Done, Effect, Finish, Frame, Send, Store
+from gradwire_server.reduce.effects import Add, Done, Effect, Finish, Fold, Frame, Send, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -47,6 +48,8 @@ class Simulation(Generic[V]):
         self._random = random.Random(seed)  # noqa: S311 - an order of delivery, not a secret
         self._waiting = set(range(len(reducers)))
         self._links: dict[tuple[int, int], deque[tuple[Send, V]]] = {}
+        self._folded: set[tuple[int, int]] = set()
+        """Node and share: what was being sent of it stays as it was."""
         self._payloads: list[dict[Frame, V]] = [{} for _ in reducers]
 
     def run(self) -> list[list[V]]:
@@ -73,7 +76,8 @@ class Simulation(Generic[V]):
 
     def _deliver(self, source: int, target: int) -> None:
         send, payload = self._links[source, target].popleft()
-        if self.sums[source][send.share] is not payload:
+        moved = self.sums[source][send.share] is not payload
+        if moved and (source, send.share) not in self._folded:
             # An engine sends a share from where it stands, some time after it was told to.
             raise ProtocolError(f"node {source} changed a share before it was sent: {send}")
         frame = Frame(source, send.step, send.share)
@@ -94,6 +98,8 @@ class Simulation(Generic[V]):
                 self._links.setdefault((node, target), deque()).append((effect, sums[share]))
             case Add(frame=frame):
                 sums[frame.share] = self._add(sums[frame.share], payloads.pop(frame))
+            case Fold(frames=frames):
+                self._fold(node, frames)
             case Store(frame=frame):
                 sums[frame.share] = payloads.pop(frame)
             case Finish(share=share):
@@ -103,6 +109,13 @@ class Simulation(Generic[V]):
                     raise ProtocolError(f"node {node} is done, but did not use {set(payloads)}")
             case _:
                 assert_never(effect)
+
+    def _fold(self, node: int, frames: tuple[Frame, ...]) -> None:
+        share, parts = frames[0].share, {node: self.sums[node][frames[0].share]}
+        parts |= {frame.source: self._payloads[node].pop(frame) for frame in frames}
+        first, *others = (parts[source] for source in sorted(parts))
+        self.sums[node][share] = functools.reduce(self._add, others, first)
+        self._folded.add((node, share))
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -15,7 +15,7 @@ from gradwire_proto.chunks import share_range
 from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_server.errors import ProtocolError
 from gradwire_server.reduce.choose import NAMES, reducer
-from gradwire_server.reduce.effects import Add, Done, Finish, Frame, Send, Store
+from gradwire_server.reduce.effects import Add, Done, Finish, Fold, Frame, Send, Store
 from gradwire_server.testing import Simulation
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def floats(nodes: int, elements: int, seed: int) -> list[Vector]:
 def in_order(schedule: pb.Schedule, vectors: Sequence[Vector]) -> Vector:
     """The sum in the order that the schedule documents."""
     nodes = len(vectors)
+    if schedule == pb.SCHEDULE_ONE_SHOT:
+        return functools.reduce(np.add, vectors)
     if schedule == pb.SCHEDULE_TREE:
 
         def subtree(node: int) -> Vector:
@@ -133,12 +135,17 @@ def simulation(schedule: pb.Schedule, nodes: int, seed: int = 0) -> Simulation[i
 
 @every_schedule
 @pytest.mark.parametrize("nodes", range(1, 10))
-def test_every_share_is_finished_by_one_node(schedule: pb.Schedule, nodes: int) -> None:
+def test_every_share_is_finished_by_one_node_or_in_one_shot_by_all(
+    schedule: pb.Schedule, nodes: int
+) -> None:
     ended = simulation(schedule, nodes)
     finished = [
         each.share for said in ended.effects for each in said if isinstance(each, Finish)
     ]
-    assert sorted(finished) == list(range(len(ended.sums[0])))
+    times = nodes if schedule == pb.SCHEDULE_ONE_SHOT else 1
+    assert sorted(finished) == [
+        share for share in range(len(ended.sums[0])) for _ in range(times)
+    ]
 
 
 @pytest.mark.parametrize("nodes", range(1, 10))
@@ -164,7 +171,7 @@ def test_no_frame_is_taken_twice_nor_any_by_a_node_that_is_done(
     """Replays one node's part as it happened, and again with a frame that it had before."""
     node = data.draw(st.integers(0, nodes - 1))
     said = simulation(schedule, nodes, data.draw(SEEDS)).effects[node]
-    taken = [effect.frame for effect in said if isinstance(effect, Add | Store)]
+    taken = ordered(said)
     replay = reducer(schedule, node, nodes)
     replay.start()
     count = data.draw(st.integers(0, len(taken)))
@@ -186,7 +193,7 @@ def test_a_stray_frame_is_refused_and_changes_nothing(
     """Whatever is sent before the real frames, only what belongs to the run is ever taken."""
     node = data.draw(st.integers(0, nodes - 1))
     said = simulation(schedule, nodes).effects[node]
-    due = {effect.frame for effect in said if isinstance(effect, Add | Store)}
+    due = set(ordered(said))
     part = reducer(schedule, node, nodes)
     part.start()
     for frame in frames:
@@ -198,7 +205,15 @@ def test_a_stray_frame_is_refused_and_changes_nothing(
 
 
 def ordered(said: Sequence[object]) -> list[Frame]:
-    return [effect.frame for effect in said if isinstance(effect, Add | Store)]
+    """The frames that a node took, in the order of their use."""
+    frames: list[Frame] = []
+    for effect in said:
+        match effect:
+            case Add(frame=frame) | Store(frame=frame):
+                frames.append(frame)
+            case Fold(frames=several):
+                frames.extend(several)
+    return frames
 
 
 @every_schedule

@@ -56,7 +56,7 @@ def daemons(no_settings_of_the_users: None) -> Iterator[Cluster]:
         yield nodes
 
 
-@pytest.fixture(scope="session", params=["ring", "tree", "direct"])
+@pytest.fixture(scope="session", params=["ring", "tree", "direct", "one-shot"])
 def scheduled(
     request: pytest.FixtureRequest, no_settings_of_the_users: None
 ) -> Iterator[Cluster]:

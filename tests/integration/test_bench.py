@@ -36,7 +36,7 @@ def test_bench_prints_json_that_a_program_can_read(op: str) -> None:
     assert result.returncode == 0, result.stderr
     small, large = json.loads(result.stdout)
     assert (small["size_bytes"], large["size_bytes"]) == (1024, 5 << 20)
-    assert (small["schedule"], large["schedule"]) == ("direct", "ring")
+    assert (small["schedule"], large["schedule"]) == ("one-shot", "ring")
     for row in (small, large):
         assert (row["nodes"], row["ranks_per_node"]) == (2, 1)
         assert (row["wire"], row["transport"], row["dtype"]) == ("exact", "grpc", "float32")

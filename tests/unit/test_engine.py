@@ -155,7 +155,7 @@ def test_rounds_are_counted_and_leave_nothing_open() -> None:
             assert [engine.open_rounds for engine in made.engines] == [0, 0]
             assert [made.engine_of(rank).sequences(rank) for rank in range(4)] == [21] * 4
             rounds = made.registry.get_sample_value(
-                "gradwire_rounds_total", {"schedule": "direct"}
+                "gradwire_rounds_total", {"schedule": "one-shot"}
             )
             assert rounds == 42
 

@@ -302,3 +302,20 @@ def test_a_cancelled_caller_waits_for_its_buffers() -> None:
         kernels.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_share_is_folded_in_the_order_of_the_nodes_wherever_ones_own_stands(
+    position: int,
+) -> None:
+    parts = [torch.tensor([value, value]) for value in (1e8, 1.0, -1e8)]
+    total, result = make(parts[0], "sum", 1, 3)
+    total.add_local([raw(parts[position])], [1.0])
+    before, after = (
+        [((raw(part),), 1.0) for part in some]
+        for some in (parts[:position], parts[position + 1 :])
+    )
+    total.fold(0, before, after)
+    total.finish(0)
+    assert torch.equal(result, parts[0] + parts[1] + parts[2])
+    assert total.weights == [3.0]

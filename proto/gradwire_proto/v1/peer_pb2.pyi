@@ -14,10 +14,12 @@ class Schedule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCHEDULE_RING: _ClassVar[Schedule]
     SCHEDULE_TREE: _ClassVar[Schedule]
     SCHEDULE_DIRECT: _ClassVar[Schedule]
+    SCHEDULE_ONE_SHOT: _ClassVar[Schedule]
 SCHEDULE_UNSPECIFIED: Schedule
 SCHEDULE_RING: Schedule
 SCHEDULE_TREE: Schedule
 SCHEDULE_DIRECT: Schedule
+SCHEDULE_ONE_SHOT: Schedule
 
 class Frame(_message.Message):
     __slots__ = ("hello", "share", "abort", "left", "goodbye", "piece", "skip", "ping", "pong", "payload")

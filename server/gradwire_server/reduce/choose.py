@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_server.reduce.direct import Direct
+from gradwire_server.reduce.one_shot import OneShot
 from gradwire_server.reduce.ring import Ring
 from gradwire_server.reduce.tree import Tree
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 SMALL_BYTES = 64 * 1024
 """Up to this size a chunk costs its hops, not its bytes."""
 
+ONE_SHOT_BYTES = 128 * 1024
+"""Up to so many bytes to all other nodes together, a second hop costs more than they do."""
+
 FEW_NODES = 8
 """Up to this many nodes M-1 small messages at once cost less than the hops of a tree."""
 
@@ -24,12 +28,14 @@ _REDUCERS: dict[pb.Schedule, Callable[[int, int], Reducer]] = {
     pb.SCHEDULE_RING: Ring,
     pb.SCHEDULE_TREE: Tree,
     pb.SCHEDULE_DIRECT: Direct,
+    pb.SCHEDULE_ONE_SHOT: OneShot,
 }
 
 SCHEDULES: dict[str, pb.Schedule] = {
     "ring": pb.SCHEDULE_RING,
     "tree": pb.SCHEDULE_TREE,
     "direct": pb.SCHEDULE_DIRECT,
+    "one-shot": pb.SCHEDULE_ONE_SHOT,
 }
 
 NAMES: dict[pb.Schedule, str] = {schedule: name for name, schedule in SCHEDULES.items()}
@@ -39,8 +45,11 @@ def choose(chunk_bytes: int, nodes: int) -> pb.Schedule:
     """The schedule for a chunk of this size on this many nodes.
 
     Large chunks take the ring: each node talks to one neighbour, and the bytes are the least
-    possible. Small ones take two hops on few nodes, and a tree's 2 log2(M) on many.
+    possible. The smallest take one hop, small ones two on few nodes, and a tree's 2 log2(M) on
+    many.
     """
+    if chunk_bytes * (nodes - 1) <= ONE_SHOT_BYTES and nodes <= FEW_NODES:
+        return pb.SCHEDULE_ONE_SHOT
     if chunk_bytes > SMALL_BYTES:
         return pb.SCHEDULE_RING
     return pb.SCHEDULE_DIRECT if nodes <= FEW_NODES else pb.SCHEDULE_TREE

@@ -37,6 +37,17 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
+class Fold:
+    """Add up a share in the order of the nodes: these frames', one of each other node, and this
+    node's own in its place among them.
+
+    What is being sent of the share stays as it was.
+    """
+
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The share holds everybody's sum: divide it, and turn it into the result's type."""
 
@@ -55,7 +66,7 @@ class Done:
     """All shares are final, and all that others need from this node has been said."""
 
 
-Effect: TypeAlias = Send | Add | Finish | Store | Done
+Effect: TypeAlias = Send | Add | Fold | Finish | Store | Done
 
 
 class Reducer(Protocol):
