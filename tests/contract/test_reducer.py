@@ -15,7 +15,16 @@ from gradwire_proto.chunks import share_range
 from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_server.errors import ProtocolError
 from gradwire_server.reduce.choose import NAMES, reducer
-from gradwire_server.reduce.effects import Add, Done, Finish, Fold, Frame, Send, Store
+from gradwire_server.reduce.effects import (
+    Add,
+    Done,
+    Effect,
+    Finish,
+    Fold,
+    Frame,
+    Send,
+    Store,
+)
 from gradwire_server.testing import Simulation
 
 if TYPE_CHECKING:
@@ -204,7 +213,7 @@ def test_a_stray_frame_is_refused_and_changes_nothing(
     assert [*reducer(schedule, node, nodes).start(), *effects] == said
 
 
-def ordered(said: Sequence[object]) -> list[Frame]:
+def ordered(said: Sequence[Effect]) -> list[Frame]:
     """The frames that a node took, in the order of their use."""
     frames: list[Frame] = []
     for effect in said:
@@ -213,6 +222,8 @@ def ordered(said: Sequence[object]) -> list[Frame]:
                 frames.append(frame)
             case Fold(frames=several):
                 frames.extend(several)
+            case Send() | Finish() | Done():
+                pass
     return frames
 
 
