@@ -31,6 +31,15 @@ CASES = {
     "M31": "ranks that bring different buckets fail, and are named",
     "M33": "buckets over 2 GiB",
     "M37": "initial parameters and buffers reach every rank",
+    "P01": "large tensors are not slower than smaller ones",
+    "P02": "a tensor is a message's bytes, not encoded element by element",
+    "P04": "as many connections between daemons as were asked for",
+    "P05": "a long round trip does not limit the rate",
+    "P06": "memory stays bounded where somebody does not read",
+    "P07": "small models: steps stay alike, and nothing is set up anew",
+    "P08": "buckets leave while backward still runs",
+    "P10": "the wire is exact unless another is asked for",
+    "P12": "a daemon that has one core",
 }
 
 

@@ -47,8 +47,8 @@ class Node:
 
     @property
     def place(self) -> Place:
-        """For daemons and ranks: they meet on the first interface."""
-        return Place(self.namespace.prefix(), self.addresses[0], self.interfaces[0])
+        """For daemons, which use all interfaces, and ranks, which meet on the first."""
+        return Place(self.namespace.prefix(), self.addresses, self.interfaces[0])
 
     def enter(self, command: Sequence[str]) -> list[str]:
         """The command that runs this one on the node."""

@@ -11,9 +11,15 @@ class Place:
 
     prefix: tuple[str, ...] = ()
     """Stands before a command to run it there. It must become the command, not its parent."""
-    address: str = "127.0.0.1"
+    addresses: tuple[str, ...] = ("127.0.0.1",)
+    """One on each network that leads to other nodes; where ranks meet is the first."""
     interface: str = "lo"
-    """The network interface that has the address."""
+    """The network interface that has the first address."""
+
+    @property
+    def address(self) -> str:
+        """The first address."""
+        return self.addresses[0]
 
 
 HERE = Place()

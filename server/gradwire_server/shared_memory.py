@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PREFIX = "gradwire-"
 FEWEST_SLOTS = 2
 ORPHAN_AGE_SECONDS = 10.0
-"""Younger files may be between their creation and their lock."""
+"""Younger files may be between their creation and their lock, or a socket's first listening."""
 
 
 class Arena:
@@ -127,11 +127,21 @@ def remove_orphans(folder: Path) -> int:
     """Unlink the arenas and doorbells that nobody uses any more; how many there were."""
     removed = 0
     for path in folder.glob(f"{PREFIX}*"):
+        if _is_young(path):
+            continue
         orphaned = _is_silent(path) if path.is_socket() else path.is_file() and _is_orphan(path)
         if orphaned:
             path.unlink(missing_ok=True)
             removed += 1
     return removed
+
+
+def _is_young(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime < ORPHAN_AGE_SECONDS
+    except OSError:
+        # Gone already, or not to be looked at.
+        return True
 
 
 def _is_silent(path: Path) -> bool:
@@ -147,8 +157,6 @@ def _is_silent(path: Path) -> bool:
 
 def _is_orphan(path: Path) -> bool:
     try:
-        if time.time() - path.stat().st_mtime < ORPHAN_AGE_SECONDS:
-            return False
         file = os.open(path, os.O_RDWR)
     except OSError:
         return False

@@ -156,6 +156,14 @@ def in_processes(crew: Crew, daemons: Cluster, request: pytest.FixtureRequest) -
     return partial(crew.run, daemons.addresses, request.path)
 
 
+@pytest.fixture
+def processes_over(
+    crew: Crew, request: pytest.FixtureRequest
+) -> Callable[[Sequence[str]], InProcesses]:
+    """processes_over(addresses): in_processes for a test's own daemons."""
+    return lambda addresses: partial(crew.run, addresses, request.path)
+
+
 @pytest.fixture(scope="session")
 def crew(no_settings_of_the_users: None) -> Iterator[Crew]:
     """Rank processes that stay, because importing torch costs seconds."""

@@ -64,6 +64,7 @@ def counted(
     return first
 
 
+@pytest.mark.case("P04")
 @pytest.mark.parametrize("connections", [1, 4])
 def test_two_daemons_have_as_many_connections_as_were_asked_for_and_keep_them(
     connections: int, threads_over: Callable[[Sequence[str]], InThreads]

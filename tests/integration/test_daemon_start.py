@@ -144,7 +144,8 @@ def test_what_a_killed_daemon_left_is_removed_by_the_next(tmp_path: Path, memory
     left = set(memory.iterdir())
     assert arena in left
     assert path.is_socket()
-    os.utime(arena, (LONG_AGO, LONG_AGO))
+    for each in left:
+        os.utime(each, (LONG_AGO, LONG_AGO))
     (memory / "of somebody else").touch()
     with daemon(tmp_path, **settings):
         assert query.describe(f"unix:{path}").protocol == PROTOCOL
@@ -165,6 +166,18 @@ def test_what_another_daemon_uses_is_not_removed(tmp_path: Path, memory: Path) -
             assert used < set(memory.iterdir())
         assert used == set(memory.iterdir())
     assert list(memory.iterdir()) == []
+
+
+def test_a_daemon_that_is_just_starting_keeps_its_doorbell(
+    tmp_path: Path, memory: Path
+) -> None:
+    # Bound, but not listening yet: nobody is there, as with one that was left behind.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bell:
+        bell.bind(str(memory / "gradwire-starting.bell"))
+        own = {"GRADWIRE_LISTEN": "127.0.0.1:0", "GRADWIRE_METRICS_LISTEN": ""}
+        shared = {"GRADWIRE_SHM_DIR": str(memory)}
+        with daemon(tmp_path, **own, **shared, GRADWIRE_SOCKET=str(tmp_path / "other.sock")):
+            assert (memory / "gradwire-starting.bell").is_socket()
 
 
 def test_every_mistake_in_the_environment_is_listed() -> None:

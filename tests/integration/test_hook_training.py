@@ -158,6 +158,7 @@ def overlapping(session: Session) -> tuple[list[bool], list[int]]:
     return Gate.opened, steps
 
 
+@pytest.mark.case("P08")
 def test_the_first_bucket_is_back_before_the_last_layers_backward(
     in_processes: InProcesses,
 ) -> None:

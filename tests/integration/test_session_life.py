@@ -197,6 +197,7 @@ def test_what_cannot_be_reduced_is_refused_and_the_session_goes_on(
         assert word in str(caught.value)
 
 
+@pytest.mark.case("P10")
 def test_a_wire_that_does_not_exist_is_refused(alone: Connect) -> None:
     with pytest.raises(gradwire.ConnectError, match="exact"):
         alone(wire="int7")

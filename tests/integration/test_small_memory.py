@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -106,6 +106,33 @@ def test_a_folder_of_one_mebibyte_is_refused_with_figures_and_remedies(tmp_path:
             "GRADWIRE_SHM=off",
         ):
             assert word in str(refused.value)
+
+
+def fill(folder: Path) -> None:
+    """Leave not a page."""
+    with (folder / "of somebody else").open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    assert os.statvfs(folder).f_bavail == 0
+
+
+def test_a_folder_that_somebody_fills_does_not_disturb_a_job_that_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "shm"
+    with daemon(tmp_path, "200m") as nodes:
+        with job(nodes.addresses[0], 3) as sessions:
+            # Not even its slots have all been used.
+            assert_reduces(sessions, 3)
+            fill(folder)
+            assert_reduces(sessions, 30 << 20)
+            with pytest.raises(gradwire.ConnectError) as refused, job(nodes.addresses[0], 1):
+                pass
+            assert figures(refused)[1] == 0
+            assert_reduces(sessions, 30 << 20)
+        (folder / "of somebody else").unlink()
+        with job(nodes.addresses[0], 3) as sessions:
+            assert_reduces(sessions, 1 << 20)
 
 
 def test_without_shared_memory_a_small_folder_is_enough(

@@ -50,3 +50,13 @@ def test_a_laboratory_of_one_node_is_an_error_of_usage() -> None:
     assert result.returncode == 2
     assert "--nodes" in result.stderr
     assert "links between them" in result.stderr
+
+
+def test_a_benchmark_over_two_interfaces_has_the_rate_of_both() -> None:
+    layout = ("--nodes", "2", "--ranks-per-node", "1", "--rate", "200mbit", "--interfaces", "2")
+    result = bench(*layout, "--sizes", "16MiB", "--json")
+    assert result.returncode == 0, result.stderr
+    (row,) = json.loads(result.stdout)
+    assert row["interfaces"] == 2
+    # With one of them it would be at most a half.
+    assert row["efficiency"] > 0.6

@@ -63,6 +63,13 @@ def test_a_rank_that_brings_something_else_is_named_with_both_sides(
     assert round_.missing == [1], "what does not fit is not taken"
 
 
+@pytest.mark.case("P10")
+@pytest.mark.parametrize("wire", [pb.WIRE_UNSPECIFIED, 7])
+def test_a_wire_that_nobody_knows_is_refused_by_name(wire: pb.Wire) -> None:
+    with pytest.raises(ProtocolError, match=r"rank 4 brought .* a wire other than exact"):
+        contribution(replace(SPEC, wire=wire)).extent("rank 4", 0, 4096)
+
+
 @pytest.mark.case("M31")
 def test_what_another_node_brings_is_compared_too_whoever_comes_first() -> None:
     other = replace(SPEC, elements=9)

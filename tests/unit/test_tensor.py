@@ -28,6 +28,12 @@ def test_the_result_is_the_callers_own_tensor(dtype: torch.dtype) -> None:
     assert tensor.tolist() == [[0, 2, 4], [6, 8, 10]]
 
 
+@pytest.mark.case("P10")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int64])
+def test_a_tensor_travels_exact_unless_another_wire_was_asked_for(dtype: torch.dtype) -> None:
+    assert spec(torch.ones(4, dtype=dtype)).wire == pb.WIRE_EXACT
+
+
 def test_a_contiguous_tensor_travels_without_a_copy() -> None:
     tensor = torch.ones(4)
     assert flatten(tensor).data_ptr() == tensor.data_ptr()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
+import tracemalloc
+from array import array
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given
@@ -10,6 +14,9 @@ from hypothesis import strategies as st
 
 from gradwire_proto import wire
 from gradwire_proto.v1 import aggregator_pb2, peer_pb2, tensor_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PAYLOADS = st.binary(max_size=400)
 
@@ -93,3 +100,41 @@ def test_damaged_frames_raise_nothing_but_value_error(
     for damaged in (bytes(data), bytes(data[:position])):
         with contextlib.suppress(ValueError):
             wire.split(damaged, peer_pb2.Frame)
+
+
+ELEMENTS = 2_760_000
+LONGEST_SECONDS = 0.05
+"""Copying 11 MB takes a millisecond or two; packing every element by itself, hundreds."""
+
+
+def quickest(call: Callable[[], object]) -> float:
+    """Seconds, at best of several times."""
+
+    def once() -> float:
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
+
+    return min(once() for _ in range(10))
+
+
+@pytest.mark.case("P02")
+def test_a_tensor_is_copied_into_a_message_once_and_not_at_all_out_of_it() -> None:
+    payload = memoryview(array("f", [0.5]) * ELEMENTS).cast("B")
+    message = request(sequence=1)
+    data = wire.join(message, payload)
+    assert quickest(lambda: wire.join(message, payload)) < LONGEST_SECONDS
+    assert quickest(lambda: wire.split(data, aggregator_pb2.ReduceRequest)) < LONGEST_SECONDS
+    tracemalloc.start()
+    try:
+        again = wire.join(message, payload)
+        _, written = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        _, found = wire.split(data, aggregator_pb2.ReduceRequest)
+        _, both = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (again, found) == (data, payload)
+    assert found.obj is data
+    assert len(data) <= written < 1.1 * len(data)
+    assert both < 1.1 * len(data)
