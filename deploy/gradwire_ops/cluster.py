@@ -72,7 +72,7 @@ def _start(folder: Path, node: int, settings: Mapping[str, str], place: Place) -
     environment = {
         **os.environ,
         **_openness(place),
-        "GRADWIRE_LISTEN": f"{place.address}:0",
+        "GRADWIRE_LISTEN": ",".join(f"{address}:0" for address in place.addresses),
         "GRADWIRE_ADVERTISE": "",
         "GRADWIRE_METRICS_LISTEN": "",
         "GRADWIRE_EMBEDDED": "false",
@@ -87,7 +87,7 @@ def _start(folder: Path, node: int, settings: Mapping[str, str], place: Place) -
 
 def _openness(place: Place) -> dict[str, str]:
     """Daemons listen beyond loopback only where they are told to."""
-    return {} if is_loopback(place.address) else {"GRADWIRE_INSECURE": "true"}
+    return {} if all(map(is_loopback, place.addresses)) else {"GRADWIRE_INSECURE": "true"}
 
 
 def _socket(folder: Path, node: int) -> Path:

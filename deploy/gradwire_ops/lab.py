@@ -47,8 +47,9 @@ class Node:
 
     @property
     def place(self) -> Place:
-        """For daemons and ranks: they meet on the first interface."""
-        return Place(self.namespace.prefix(), self.addresses[0], self.interfaces[0])
+        """For daemons and ranks: they meet on the first interface, and daemons use them all."""
+        first, *further = self.addresses
+        return Place(self.namespace.prefix(), first, self.interfaces[0], tuple(further))
 
     def enter(self, command: Sequence[str]) -> list[str]:
         """The command that runs this one on the node."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,18 @@ class Place:
     address: str = "127.0.0.1"
     interface: str = "lo"
     """The network interface that has the address."""
+    further: tuple[str, ...] = ()
+    """Addresses on other networks, over which daemons may have connections, too."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.address, *self.further)
+
+    def on_cores(self, cores: tuple[int, ...]) -> Place:
+        """The same, for processes that shall run on these cores alone."""
+        pin = ("taskset", "--cpu-list", ",".join(map(str, cores)))
+        return replace(self, prefix=(*self.prefix, *pin))
 
 
 HERE = Place()
