@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KIB, MIB, MB = 1 << 10, 1 << 20, 10**6
+_QUICK_BYTES = 2 * MIB
+"""Too large for single calls to be timed, hundreds of them, which a delay would make long."""
 
 Figure: TypeAlias = Literal["x gloo", "efficiency", "of the links' rate"]
 Row: TypeAlias = "Mapping[str, Any]"
@@ -39,7 +41,7 @@ class Benchmark:
 
     def command(self, *, rounds: int, quick: bool) -> tuple[str, ...]:
         """Module and arguments. Quick: a single size, and a small one."""
-        sizes: tuple[int, ...] = (64 * KIB,) if quick else self.sizes or ()
+        sizes: tuple[int, ...] = (_QUICK_BYTES,) if quick else self.sizes or ()
         listed = ("--sizes", ",".join(map(str, sizes))) if sizes else ()
         repeat = ("--repeat", "1" if quick else str(rounds))
         return ("gradwire_ops", "bench", *self.flags.split(), *listed, *repeat, "--json")
