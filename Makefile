@@ -5,7 +5,7 @@ PYTHON ?= python3
 # index of your CUDA build instead, or leave it empty to ask only what pip is configured for. It is
 # asked for torch alone: where it can't be reached, that costs a few seconds and no more.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Options handed on to pytest, `gradwire demo` and `gradwire bench`.
+# Options handed on to pytest, `gradwire demo` and tests/bench/suite.py.
 ARGS ?=
 
 VENV := .venv
@@ -47,8 +47,8 @@ check: $(READY)  ## style, types, generated code, proto rules, compose file
 proto: $(READY)  ## rebuild the generated code from the .proto files
 	$(VENV)/bin/python proto/generate.py
 
-bench: $(READY)  ## all-reduce beside gloo, over sizes
-	$(VENV)/bin/gradwire bench $(ARGS)
+bench: $(READY)  ## measure everything, and write tests/bench/RESULTS.md
+	$(VENV)/bin/python tests/bench/suite.py $(ARGS)
 
 cases: $(READY)  ## which numbered cases carry a test, and which do not
 	$(VENV)/bin/python tests/cases.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from gradwire_ops import query
 from gradwire_ops.bench_network import Network
-from gradwire_ops.bench_plan import Plan, PlanError, PlanFlags, make_plan
+from gradwire_ops.bench_plan import Plan, PlanError, PlanFlags, cores_of, make_plan
 from gradwire_ops.bench_row import Measurement, Row
 from gradwire_ops.bench_table import format_rate, format_time, table
 from gradwire_ops.children import ChildError, exit_on_terminate
@@ -19,6 +20,7 @@ from gradwire_ops.job import Job, running
 from gradwire_ops.lab import lab
 from gradwire_ops.lab_plan import LabError
 from gradwire_ops.lab_probe import payload_rate
+from gradwire_ops.place import HERE
 from gradwire_ops.sizes import format_size
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def _measure(plan: Plan, progress: Console) -> Generator[Row, None, None]:
     progress.print(f"daemons: {plan.nodes}, ranks: {plan.ranks}")
     with (
         _network(plan, progress) as (places, network),
-        cluster(plan.nodes, {"GRADWIRE_SCHEDULE": plan.schedule}, places) as nodes,
+        _daemons(plan, places) as nodes,
     ):
         chunk_bytes = query.describe(nodes.addresses[0]).chunk_bytes
         job = _job(plan, nodes)
@@ -78,6 +80,19 @@ def _measure(plan: Plan, progress: Console) -> Generator[Row, None, None]:
                     dtype=plan.dtype,
                     network=network,
                 )
+
+
+@contextmanager
+def _daemons(plan: Plan, places: tuple[Place, ...]) -> Iterator[Cluster]:
+    count = plan.daemon_cores
+    if count is not None:
+        available = sorted(os.sched_getaffinity(0))
+        places = tuple(
+            place.on_cores(cores_of(node, count, available))
+            for node, place in enumerate(places or (HERE,) * plan.nodes)
+        )
+    with cluster(plan.nodes, {"GRADWIRE_SCHEDULE": plan.schedule}, places) as nodes:
+        yield nodes
 
 
 def _job(plan: Plan, nodes: Cluster) -> Job:

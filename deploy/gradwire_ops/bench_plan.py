@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from gradwire_ops.lab_plan import (
     DEFAULT_MTU,
@@ -18,6 +19,9 @@ from gradwire_ops.lab_plan import (
 from gradwire_ops.sizes import parse_size
 from gradwire_proto.dtypes import BY_NAME
 from gradwire_proto.dtypes import DTYPES as INFO
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB"
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
@@ -42,6 +46,8 @@ class Plan:
     schedule: str
     lab: LabPlan | None = None
     """The network between the nodes; None: loopback."""
+    daemon_cores: int | None = None
+    """Cores that each daemon may use; None: all."""
 
     @property
     def ranks(self) -> int:
@@ -79,6 +85,7 @@ class PlanFlags:
     delay: str | None = None
     mtu: str | None = None
     interfaces: str | None = None
+    daemon_cores: str | None = None
 
 
 def make_plan(flags: PlanFlags) -> Plan:
@@ -93,6 +100,7 @@ def make_plan(flags: PlanFlags) -> Plan:
         dtype=dtype,
         op=_choice("--op", flags.op, OPS, mistakes),
         schedule=_choice("--schedule", flags.schedule, SCHEDULES, mistakes),
+        daemon_cores=_cores(flags.daemon_cores, mistakes),
     )
     if plan.dtype.startswith("int") and plan.op == "mean":
         mistakes.append("--op: mean needs a floating-point --dtype")
@@ -176,6 +184,18 @@ def _count(flag: str, text: str, mistakes: list[str]) -> int:
         return int(text)
     mistakes.append(f"{flag}: '{text}' is not a number of at least 1")
     return 1
+
+
+def _cores(text: str | None, mistakes: list[str]) -> int | None:
+    return None if text is None else _count("--daemon-cores", text, mistakes)
+
+
+def cores_of(node: int, count: int, available: Sequence[int]) -> tuple[int, ...]:
+    """So many cores for this node's daemon: its own, as long as there are enough."""
+    if count >= len(available):
+        return tuple(available)
+    first = node * count
+    return tuple(sorted(available[(first + k) % len(available)] for k in range(count)))
 
 
 def _choice(flag: str, text: str, choices: tuple[str, ...], mistakes: list[str]) -> str:

@@ -168,6 +168,10 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
     interfaces: Annotated[
         str | None, typer.Option(metavar="N", help="With --lab: links of each node; 1.")
     ] = None,
+    daemon_cores: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Cores that each daemon may use; by default all."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Time all-reduces of many sizes, ours beside gloo in the same run.
@@ -190,6 +194,7 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
         delay=delay,
         mtu=mtu,
         interfaces=interfaces,
+        daemon_cores=daemon_cores,
     )
     raise typer.Exit(command.run(flags, as_json=json))
 

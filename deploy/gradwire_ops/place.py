@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,11 @@ class Place:
     def address(self) -> str:
         """The first address."""
         return self.addresses[0]
+
+    def on_cores(self, cores: tuple[int, ...]) -> Place:
+        """The same, for processes that shall run on these cores alone."""
+        pin = ("taskset", "--cpu-list", ",".join(map(str, cores)))
+        return replace(self, prefix=(*self.prefix, *pin))
 
 
 HERE = Place()

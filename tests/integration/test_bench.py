@@ -31,7 +31,7 @@ def test_bench_prints_a_table_and_shows_progress_beside_it() -> None:
 
 @pytest.mark.parametrize("op", ["sum", "mean"])
 def test_bench_prints_json_that_a_program_can_read(op: str) -> None:
-    layout = ("--nodes", "2", "--ranks-per-node", "1")
+    layout = ("--nodes", "2", "--ranks-per-node", "1", "--daemon-cores", "1")
     result = bench("--json", "--sizes", "1KiB,5MiB", "--op", op, *layout)
     assert result.returncode == 0, result.stderr
     small, large = json.loads(result.stdout)

@@ -45,6 +45,15 @@ def test_a_benchmark_in_a_laboratory_says_what_its_links_allow() -> None:
     assert max(large["seconds"], large["gloo_seconds"]) > 0.9 * large["limit_seconds"]
 
 
+def test_daemons_in_a_laboratory_use_all_its_links() -> None:
+    layout = ("--nodes", "2", "--ranks-per-node", "1", "--rate", "100mbit", "--interfaces", "2")
+    result = bench(*layout, "--sizes", "8MiB", "--json")
+    assert result.returncode == 0, result.stderr
+    (row,) = json.loads(result.stdout)
+    # One link alone would reach a half; gloo has one.
+    assert row["efficiency"] > 0.6
+
+
 def test_a_laboratory_of_one_node_is_an_error_of_usage() -> None:
     result = bench("--nodes", "1", "--rate", "1gbit")
     assert result.returncode == 2

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire_ops.bench_plan import Plan, PlanError, PlanFlags, make_plan
+from gradwire_ops.bench_plan import Plan, PlanError, PlanFlags, cores_of, make_plan
 from gradwire_ops.lab_plan import LabPlan
 
 
@@ -21,6 +21,7 @@ def test_every_wrong_flag_is_listed() -> None:
         dtype="float31",
         op="xor",
         schedule="star",
+        daemon_cores="all",
     )
     with pytest.raises(PlanError) as caught:
         make_plan(flags)
@@ -34,6 +35,7 @@ def test_every_wrong_flag_is_listed() -> None:
         "--repeat",
         "--op",
         "--schedule",
+        "--daemon-cores",
     ]
 
 
@@ -51,7 +53,7 @@ def test_a_mean_of_integers_is_refused() -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        PlanFlags(nodes="3", op="max"),
+        PlanFlags(nodes="3", op="max", daemon_cores="2"),
         PlanFlags(nodes="2", lab=True, rate="1gbit,none", delay="50ms", interfaces="2"),
     ],
 )
@@ -101,3 +103,17 @@ def test_a_wrong_number_of_nodes_is_named_once() -> None:
 def test_rates_are_as_many_as_nodes() -> None:
     with pytest.raises(PlanError, match="--rate: 2 rates for 3 nodes"):
         make_plan(PlanFlags(nodes="3", lab=True, rate="1gbit,2gbit"))
+
+
+@pytest.mark.parametrize(
+    ("count", "cores"),
+    [
+        (1, [(0,), (1,), (4,), (0,)]),
+        (2, [(0, 1), (0, 4), (1, 4), (0, 1)]),
+        (9, [(0, 1, 4)] * 4),
+    ],
+)
+def test_each_daemon_has_cores_of_its_own_as_long_as_there_are_enough(
+    count: int, cores: list[tuple[int, ...]]
+) -> None:
+    assert [cores_of(node, count, (0, 1, 4)) for node in range(4)] == cores

@@ -1,0 +1,1 @@
+"""The table of figures: what `make bench` measures, and how it is told."""
