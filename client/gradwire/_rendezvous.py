@@ -60,6 +60,7 @@ class Card:
     insecure: bool
     chunk_bytes: int
     addresses: list[str] = field(default_factory=list)
+    bandwidth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ class Meeting:
             daemon.insecure,
             daemon.chunk_bytes,
             list(daemon.addresses),
+            daemon.bandwidth,
         )
         if self._rank == 0 and not self.first("picture"):
             raise ConnectError(_ANOTHER.format(rank=0))
@@ -213,6 +215,7 @@ def draw(cards: list[Card]) -> dict[str, Any]:
                 "id": card.node_id,
                 "address": card.address,
                 "addresses": card.addresses,
+                "bandwidth": card.bandwidth,
                 "host": card.host,
                 "ranks": [],
             },

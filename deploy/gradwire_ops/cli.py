@@ -57,6 +57,10 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         str | None,
         typer.Option(metavar="N", help="TCP connections to each other daemon; 0: as fits."),
     ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="Of a node whose network is slower: 200mbit."),
+    ] = None,
     socket: Annotated[
         str | None, typer.Option(metavar="PATH", help="Unix socket for this node's ranks.")
     ] = None,
@@ -71,7 +75,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         str | None, typer.Option(metavar="FOLDER", help="Where shared memory lies.")
     ] = None,
     slots: Annotated[
-        str | None, typer.Option(metavar="N", help="Chunks a rank may have in flight.")
+        str | None, typer.Option(metavar="N", help="Chunks a node may have in flight.")
     ] = None,
     chunk_bytes: Annotated[
         str | None, typer.Option(metavar="N", help="Size of a chunk, equal on all daemons.")
@@ -81,7 +85,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         typer.Option(metavar="N", help="Threads that add; 0: none, -1: the spare cores."),
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="auto, ring, tree or direct.")
+        str | None, typer.Option(metavar="NAME", help="auto, ring, tree, direct or one-shot.")
     ] = None,
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
@@ -97,6 +101,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         "listen": listen,
         "advertise": advertise,
         "connections": connections,
+        "bandwidth": bandwidth,
         "socket": socket,
         "metrics_listen": metrics_listen,
         "insecure": insecure,
@@ -144,7 +149,7 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
         str, typer.Option(metavar="NAME", help="sum, mean, min, max or product.")
     ] = "sum",
     schedule: Annotated[
-        str, typer.Option(metavar="NAME", help="auto, ring, tree or direct.")
+        str, typer.Option(metavar="NAME", help="auto, ring, tree, direct or one-shot.")
     ] = "auto",
     lab: Annotated[
         bool,

@@ -74,6 +74,7 @@ def _start(folder: Path, node: int, settings: Mapping[str, str], place: Place) -
         **_openness(place),
         "GRADWIRE_LISTEN": ",".join(f"{address}:0" for address in place.addresses),
         "GRADWIRE_ADVERTISE": "",
+        "GRADWIRE_BANDWIDTH": str(place.bandwidth),
         "GRADWIRE_METRICS_LISTEN": "",
         "GRADWIRE_EMBEDDED": "false",
         **settings,

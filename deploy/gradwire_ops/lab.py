@@ -44,11 +44,15 @@ class Node:
     """One for each interface, each on a network of its own."""
     interfaces: tuple[str, ...]
     namespace: Namespace
+    bandwidth: int
+    """Bits per second, where the nodes' networks differ; else 0."""
 
     @property
     def place(self) -> Place:
         """For daemons, which use all interfaces, and ranks, which meet on the first."""
-        return Place(self.namespace.prefix(), self.addresses, self.interfaces[0])
+        return Place(
+            self.namespace.prefix(), self.addresses, self.interfaces[0], self.bandwidth
+        )
 
     def enter(self, command: Sequence[str]) -> list[str]:
         """The command that runs this one on the node."""
@@ -119,6 +123,7 @@ def _node(number: int, plan: LabPlan, namespace: Namespace) -> Node:
         tuple(f"{NETWORK}.{link}.{number + 1}" for link in links),
         tuple(f"eth{link}" for link in links),
         namespace,
+        (plan.all_rates[number] or 0) * plan.interfaces if len(set(plan.all_rates)) > 1 else 0,
     )
 
 

@@ -16,6 +16,9 @@ class Place:
     interface: str = "lo"
     """The network interface that has the first address."""
 
+    bandwidth: int = 0
+    """Bits per second, where the nodes' networks differ."""
+
     @property
     def address(self) -> str:
         """The first address."""

@@ -44,6 +44,7 @@ def _node(node: pb.Node) -> dict[str, object]:
         "id": node.id,
         "address": node.address,
         "addresses": list(node.addresses),
+        "bandwidth": node.bandwidth,
         "host": node.host,
         "ranks": list(node.ranks),
     }

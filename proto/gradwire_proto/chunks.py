@@ -7,6 +7,12 @@ its own. A *share* is the part of a chunk that one node adds up.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from fractions import Fraction
 
 LEAST_ALONE_BYTES = 128 * 1024
 """A smaller chunk costs more to hand on from rank to rank than to add."""
@@ -51,6 +57,19 @@ def cut_alone(elements: int, sum_itemsize: int, chunk_bytes: int, ranks: int) ->
     size = elements * sum_itemsize // max(2, ranks // 2)
     fitting = min(max(size, LEAST_ALONE_BYTES), chunk_bytes)
     return Cut(elements, max(1, fitting // sum_itemsize))
+
+
+def share_ranges(
+    shares: int, elements: int, weights: Sequence[Fraction] = ()
+) -> list[tuple[int, int]]:
+    """Elements [start, stop) of all shares of a chunk: equal, or in proportion to the weights.
+
+    The weights are 1 in sum. Exact arithmetic, so that all nodes cut alike.
+    """
+    if not weights:
+        return [share_range(share, shares, elements) for share in range(shares)]
+    ends = [int(part * elements) for part in accumulate(weights)]
+    return list(pairwise([0, *ends[:-1], elements]))
 
 
 def share_range(share: int, shares: int, elements: int) -> tuple[int, int]:

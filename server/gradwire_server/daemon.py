@@ -169,6 +169,7 @@ def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity) -> No
     identity.socket = str(settings.socket)
     identity.insecure = settings.insecure
     identity.chunk_bytes = settings.chunk_bytes
+    identity.bandwidth = settings.bandwidth
     identity.addresses = _advertised(settings.advertise, listening)
     identity.address = identity.addresses[0]
 

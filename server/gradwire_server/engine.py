@@ -24,6 +24,7 @@ from gradwire_server.execution import Arrived, Execution, Workplace
 from gradwire_server.intake import Intake
 from gradwire_server.lateness import Lateness
 from gradwire_server.local import PrivateSlots
+from gradwire_server.reduce.choose import share_weights
 from gradwire_server.round import Contribution, Extent, Key, Round, Rounds
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
 from gradwire_server.transport.stripes import AUTO
@@ -80,7 +81,9 @@ class Engine:
         self._ranks = ranks
         self._metrics = metrics
         self._lateness = Lateness(group, metrics, terms.timeout_seconds, terms.warn_seconds)
-        self._workplace = Workplace(group, terms.schedule, kernels)
+        bandwidths = group.picture.bandwidths
+        weights = share_weights(bandwidths) if bandwidths else ()
+        self._workplace = Workplace(group, terms.schedule, kernels, weights)
         self._transport: Transport | None = None
         self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)
         self._running: dict[Key, Execution] = {}

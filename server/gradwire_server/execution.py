@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, assert_never
 
+from gradwire_proto.chunks import share_ranges
+from gradwire_proto.v1 import peer_pb2
 from gradwire_server.errors import ProtocolError
 from gradwire_server.kernels import ChunkSum, Kernels
 from gradwire_server.reduce.choose import NAMES, choose, reducer
@@ -14,8 +16,8 @@ from gradwire_server.transport.base import Part, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from fractions import Fraction
 
-    from gradwire_proto.v1 import peer_pb2
     from gradwire_server.group import Group
     from gradwire_server.local import Local
     from gradwire_server.round import Extent, Round
@@ -33,6 +35,8 @@ class Workplace:
     group: Group
     schedule: peer_pb2.Schedule | None
     kernels: Kernels
+    weights: tuple[Fraction, ...] = ()
+    """What each node adds up of a chunk in a direct exchange; nothing: the same."""
 
 
 class Execution:
@@ -53,7 +57,8 @@ class Execution:
         self._workplace = workplace
         self._transport = transport
         self._nodes = len(workplace.group.picture.nodes)
-        self._schedule = workplace.schedule or choose(extent.size, self._nodes)
+        alike = not workplace.weights
+        self._schedule = workplace.schedule or choose(extent.size, self._nodes, alike=alike)
         self._reducer = reducer(self._schedule, workplace.group.node, self._nodes)
         self._arrival = asyncio.Event()
         self._parts: dict[Frame, Part] = {}
@@ -80,7 +85,7 @@ class Execution:
             self.round.spec,
             await self.local.take(),
             self.extent.elements,
-            self._reducer.shares,
+            self._shares(),
             self._workplace.group.picture.world_size,
         )
         try:
@@ -90,6 +95,11 @@ class Execution:
             await self._give_up()
             raise
         return self._total
+
+    def _shares(self) -> list[tuple[int, int]]:
+        weighted = self._schedule == peer_pb2.SCHEDULE_DIRECT
+        weights = self._workplace.weights if weighted else ()
+        return share_ranges(self._reducer.shares, self.extent.elements, weights)
 
     async def sent(self) -> None:
         """Return once the other nodes have what they need of the result."""

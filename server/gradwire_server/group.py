@@ -16,6 +16,8 @@ class Node:
     host: str
     ranks: tuple[int, ...]
     addresses: tuple[str, ...] = ()
+    bandwidth: int = 0
+    """Bits per second of its network, as its operator says; 0: like the fastest."""
     """All of them where there are several."""
 
     @property
@@ -41,6 +43,13 @@ class Picture:
                 f"expected each of the ranks 0 to {self.world_size - 1} on one node, got"
                 f" {[list(node.ranks) for node in self.nodes]}"
             )
+
+    @property
+    def bandwidths(self) -> tuple[int, ...]:
+        """Of all nodes, or nothing where they are alike or not said to differ."""
+        fastest = max(node.bandwidth for node in self.nodes)
+        known = tuple(node.bandwidth or fastest for node in self.nodes)
+        return known if min(known) < fastest else ()
 
     def describe(self, node: int) -> str:
         """A node in words: where it is, and who sits there."""

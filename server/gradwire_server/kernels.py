@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias
 import torch
 
 from gradwire_proto.arithmetic import Arithmetic, view
-from gradwire_proto.chunks import share_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -85,11 +84,17 @@ class ChunkSum:
     """The sum of one chunk, from the local ranks' tensors to the result.
 
     `place` has the memory of both: the sum in the type in which it is kept, and the result in
-    the tensor's own; the same memory where the types are the same.
+    the tensor's own; the same memory where the types are the same. `shares` has the elements
+    [start, stop) of each.
     """
 
     def __init__(
-        self, spec: Spec, place: Place, elements: int, shares: int, world_size: int
+        self,
+        spec: Spec,
+        place: Place,
+        elements: int,
+        shares: Sequence[tuple[int, int]],
+        world_size: int,
     ) -> None:
         self._arithmetic = Arithmetic.of(spec.op, spec.dtype, world_size)
         self._wide, self._dtype = self._arithmetic.wide, self._arithmetic.dtype
@@ -99,7 +104,7 @@ class ChunkSum:
         self._result = self._sum
         if self._wide != self._dtype:
             self._result = view(place.result(elements * self._dtype.itemsize), self._dtype)
-        self.weights = [0.0] * shares
+        self.weights = [0.0] * len(shares)
 
     @property
     def size(self) -> int:
@@ -112,7 +117,7 @@ class ChunkSum:
 
     def adopt(self, weight: float) -> None:
         """The local ranks have made their sum by themselves; it is in its place."""
-        self.weights = [weight] * self._shares
+        self.weights = [weight] * len(self._shares)
 
     def add_local(self, payloads: list[memoryview], weights: list[float]) -> None:
         """Sum the local ranks' chunks, in the order given."""
@@ -123,7 +128,7 @@ class ChunkSum:
             self._arithmetic.begin(total, inputs[0][block], weights[0])
             for each, weight in zip(inputs[1:], weights[1:], strict=True):
                 self._arithmetic.add(total, each[block], weight)
-        self.weights = [sum(weights)] * self._shares
+        self.weights = [sum(weights)] * len(self._shares)
 
     def add(self, share: int, pieces: Sequence[memoryview], weight: float) -> None:
         """Add another node's partial sum of a share."""
@@ -162,16 +167,16 @@ class ChunkSum:
 
     def partial_bytes(self, share: int) -> int:
         """Size of a share while it is partial."""
-        start, stop = share_range(share, self._shares, self.elements)
+        start, stop = self._shares[share]
         return (stop - start) * self._wide.itemsize
 
     def final_bytes(self, share: int) -> int:
         """Size of a share once it is final."""
-        start, stop = share_range(share, self._shares, self.elements)
+        start, stop = self._shares[share]
         return (stop - start) * self._dtype.itemsize
 
     def _part(self, tensor: torch.Tensor, share: int) -> torch.Tensor:
-        start, stop = share_range(share, self._shares, self.elements)
+        start, stop = self._shares[share]
         return tensor[start:stop]
 
 

@@ -86,6 +86,7 @@ class Identity:
         self.node_id = node_id
         self.address = ""
         self.addresses: list[str] = []
+        self.bandwidth = 0
         self.socket = ""
         self.metrics = ""
         self.doorbell = ""
@@ -113,6 +114,7 @@ class Aggregator:
             host=socket.gethostname(),
             network=_network(),
             addresses=self._identity.addresses,
+            bandwidth=self._identity.bandwidth,
         )
 
     async def join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
@@ -281,7 +283,14 @@ def _network() -> str:
 
 def _picture(request: pb.JoinRequest) -> Picture:
     nodes = (
-        Node(node.id, node.address, node.host, tuple(node.ranks), tuple(node.addresses))
+        Node(
+            node.id,
+            node.address,
+            node.host,
+            tuple(node.ranks),
+            tuple(node.addresses),
+            node.bandwidth,
+        )
         for node in request.nodes
     )
     return Picture(request.generation, request.world_size, tuple(nodes))
@@ -309,6 +318,7 @@ def _job_status(job: Job) -> pb.JobStatus:
             host=node.host,
             ranks=node.ranks,
             addresses=node.addresses,
+            bandwidth=node.bandwidth,
         )
     for rank in group.local_ranks:
         member = group.members.get(rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import tomllib
 from pathlib import Path
@@ -49,6 +50,9 @@ class Settings(BaseSettings):
     connections: int = Field(AUTO, ge=AUTO, le=MOST_LANES)
     """Connections to each other daemon; of two daemons, the one that dials decides. 0: as many
     as suit the way."""
+    bandwidth: int = Field(0, ge=0)
+    """Bits per second of this node's network, or like 200mbit; 0: as fast as the fastest. Where
+    nodes differ, a slower one adds up a smaller share of each large chunk."""
     socket: Path = Field(default_factory=lambda: default_socket())
     """Unix socket for the ranks."""
     metrics_listen: str = "127.0.0.1:9470"
@@ -58,7 +62,7 @@ class Settings(BaseSettings):
     shm_dir: Path = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
     """Folder for the arenas, on a tmpfs."""
     slots: int = Field(8, ge=2, le=256)
-    """Chunks a rank may have in flight."""
+    """Chunks that a node may have in flight."""
     chunk_bytes: int = Field((4 << 20) - (64 << 10), ge=4096, le=4 << 20)
     """Size of a chunk; equal on all daemons of a job. A message with one stays below the 4 MiB
     that gRPC clients accept unless told otherwise."""
@@ -107,6 +111,11 @@ class Settings(BaseSettings):
             if is_unspecified(host):
                 raise ValueError(f"nobody can connect to {host}; name an address of this host")
         return advertise
+
+    @field_validator("bandwidth", mode="before")
+    @classmethod
+    def _is_rate(cls, value: object) -> object:
+        return parse_bits(value) if isinstance(value, str) else value
 
     @field_validator("socket")
     @classmethod
@@ -167,6 +176,15 @@ def default_socket() -> Path:
     ):
         return SYSTEM_SOCKET
     return user_socket(os.environ, tempfile.gettempdir(), os.getuid())
+
+
+def parse_bits(text: str) -> int:
+    """Bits per second: a number, or one with kbit, mbit or gbit. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?bit)?", text.strip().lower())
+    if match is None:
+        raise ValueError("expected bits per second, like 200000000, 200mbit or 2.5gbit")
+    factors = {"kbit": 1_000, "mbit": 1_000_000, "gbit": 1_000_000_000}
+    return round(float(match[1]) * factors.get(match[2] or "", 1))
 
 
 def _read_file(file: object) -> dict[str, Any]:

@@ -84,10 +84,16 @@ class DelayedTransport:
 class MemoryJob:
     """All nodes of a job; ranks are numbered through the nodes."""
 
-    def __init__(self, terms: Sequence[Terms], shape: Sequence[int], seed: int) -> None:
+    def __init__(
+        self,
+        terms: Sequence[Terms],
+        shape: Sequence[int],
+        seed: int,
+        bandwidths: Sequence[int] = (),
+    ) -> None:
         starts = [sum(shape[:node]) for node in range(len(shape))]
         self.places = [range(start, start + n) for start, n in zip(starts, shape, strict=True)]
-        self.picture = _picture(self.places)
+        self.picture = _picture(self.places, bandwidths)
         self.heard = Heard()
         self.network = MemoryNetwork()
         self.registry = CollectorRegistry()
@@ -179,13 +185,14 @@ async def job(
     schedules: Sequence[peer_pb2.Schedule | None] = (None,),
     seed: int = 0,
     slots: int = SLOTS,
+    bandwidths: Sequence[int] = (),
 ) -> AsyncIterator[MemoryJob]:
     """A job with so many ranks on each node; one schedule for all nodes, or one for each."""
     each = schedules if len(schedules) == len(shape) else [schedules[0]] * len(shape)
     terms = [
         Terms(CHUNK_BYTES, slots, TIMEOUT_SECONDS, WARN_SECONDS, schedule) for schedule in each
     ]
-    made = MemoryJob(terms, shape, seed)
+    made = MemoryJob(terms, shape, seed, bandwidths)
     try:
         yield made
     finally:
@@ -200,9 +207,11 @@ def _cut(spec: Spec) -> Cut:
     return cut(spec.elements, sum_itemsize(spec.op, spec.dtype), CHUNK_BYTES)
 
 
-def _picture(places: Sequence[range]) -> Picture:
+def _picture(places: Sequence[range], bandwidths: Sequence[int]) -> Picture:
     nodes = (
-        Node(f"n{node}", f"10.0.0.{node}:1", f"host{node}", tuple(ranks))
-        for node, ranks in enumerate(places)
+        Node(f"n{node}", f"10.0.0.{node}:1", f"host{node}", tuple(ranks), (), bandwidth)
+        for node, (ranks, bandwidth) in enumerate(
+            zip(places, bandwidths or [0] * len(places), strict=True)
+        )
     )
     return Picture("g", sum(map(len, places)), tuple(nodes))

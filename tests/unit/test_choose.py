@@ -1,9 +1,19 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gradwire_proto.v1 import peer_pb2 as pb
-from gradwire_server.reduce.choose import NAMES, SCHEDULES, choose, reducer
+from gradwire_server.reduce.choose import (
+    NAMES,
+    SCHEDULES,
+    choose,
+    reducer,
+    share_weights,
+)
 
 KIB = 1024
 
@@ -28,6 +38,42 @@ def test_large_chunks_save_bytes_and_small_ones_save_hops(
     chunk_bytes: int, nodes: int, schedule: str
 ) -> None:
     assert NAMES[choose(chunk_bytes, nodes)] == schedule
+
+
+def test_large_chunks_go_direct_where_the_networks_differ() -> None:
+    assert NAMES[choose(2048 * KIB, 4, alike=False)] == "direct"
+    assert NAMES[choose(KIB, 4, alike=False)] == "one-shot"
+
+
+@pytest.mark.parametrize(
+    ("bandwidths", "weights"),
+    [
+        ((1, 1, 1, 1), ("1/4", "1/4", "1/4", "1/4")),
+        ((10, 10, 10, 2), ("1/3", "1/3", "1/3", "0")),
+        ((1, 1000), ("1/2", "1/2")),
+        ((5, 5, 5, 4), ("11/38", "11/38", "11/38", "5/38")),
+    ],
+)
+def test_slower_nodes_add_up_less_so_that_all_end_together(
+    bandwidths: tuple[int, ...], weights: tuple[str, ...]
+) -> None:
+    assert share_weights(bandwidths) == tuple(map(Fraction, weights))
+
+
+@given(bandwidths=st.lists(st.integers(1, 10**11), min_size=2, max_size=40))
+def test_no_node_takes_longer_than_it_must(bandwidths: list[int]) -> None:
+    """The bound of an exact all-reduce: S over the slowest, or 2(M-1) S over the sum."""
+    weights, nodes = share_weights(bandwidths), len(bandwidths)
+    assert sum(weights) == 1
+    assert min(weights) >= 0
+    longest = max(
+        (1 + (nodes - 2) * weight) / rate
+        for weight, rate in zip(weights, bandwidths, strict=True)
+    )
+    slowest, together = Fraction(1, min(bandwidths)), Fraction(2 * nodes - 2, sum(bandwidths))
+    assert longest >= max(slowest, together)
+    if 0 not in weights:
+        assert longest == max(slowest, together)
 
 
 def test_every_schedule_of_the_contract_has_a_name_and_a_reducer() -> None:

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire_proto.chunks import LEAST_ALONE_BYTES, Cut, cut, cut_alone, share_range
+from gradwire_proto.chunks import (
+    LEAST_ALONE_BYTES,
+    Cut,
+    cut,
+    cut_alone,
+    share_range,
+    share_ranges,
+)
 
 SIZES = st.integers(0, 10_000)
 
@@ -73,6 +82,20 @@ def test_the_shares_of_a_chunk_cover_it_in_order_and_once(elements: int, shares:
     ranges = [share_range(share, shares, elements) for share in range(shares)]
     assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges[:-1])]
     assert ranges[-1][1] == elements
+
+
+@given(
+    elements=SIZES, parts=st.lists(st.integers(0, 1000), min_size=1, max_size=20).filter(any)
+)
+def test_weighted_shares_cover_a_chunk_too_and_follow_the_weights(
+    elements: int, parts: list[int]
+) -> None:
+    weights = [Fraction(part, sum(parts)) for part in parts]
+    ranges = share_ranges(len(parts), elements, weights)
+    assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges[:-1])]
+    assert ranges[-1][1] == elements
+    for (start, stop), weight in zip(ranges, weights, strict=True):
+        assert abs(stop - start - weight * elements) <= 1
 
 
 @given(elements=SIZES, shares=st.integers(1, 40))

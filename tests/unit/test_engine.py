@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gradwire_proto.v1 import tensor_pb2 as pb
-from gradwire_server.reduce.choose import NAMES
+from gradwire_server.reduce.choose import NAMES, SCHEDULES
 from gradwire_server.round import Contribution, Key, Spec
 from gradwire_server.testing import run, virtual_seconds
 from gradwire_server.testing_job import job
@@ -158,5 +158,21 @@ def test_rounds_are_counted_and_leave_nothing_open() -> None:
                 "gradwire_rounds_total", {"schedule": "one-shot"}
             )
             assert rounds == 42
+
+    run(main())
+
+
+def test_nodes_of_different_bandwidth_end_with_the_same_bits_of_the_same_mean() -> None:
+    """Whoever is too slow for a share of its own has none."""
+
+    async def main() -> None:
+        direct = [SCHEDULES["direct"]]
+        async with job(2, 1, 1, schedules=direct, bandwidths=(10, 10, 1)) as made:
+            tensors = noise(made.world, 500)
+            made.bring_all(0, tensors)
+            results = await made.results(0, tensors[0])
+            assert len(bits(results)) == 1
+            exact = torch.stack(tensors).double().mean(0).float()
+            assert torch.allclose(results[0], exact, rtol=1e-5, atol=1e-2)
 
     run(main())

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradwire_proto.chunks import share_ranges
 from gradwire_proto.dtypes import BY_NAME, OPS
 from gradwire_server.kernels import LONE_INLINE_BYTES, ChunkSum, Kernels
 from gradwire_server.round import Spec
@@ -49,7 +50,8 @@ def make(like: torch.Tensor, op: str, shares: int, world: int) -> tuple[ChunkSum
     result = torch.empty_like(like)
     spec = Spec(OPS[op], BY_NAME[name(like.dtype)], like.numel(), 0)
     place = Here(result)
-    return ChunkSum(spec, place, like.numel(), shares, world), result
+    ranges = share_ranges(shares, like.numel())
+    return ChunkSum(spec, place, like.numel(), ranges, world), result
 
 
 def reduce_nodes(

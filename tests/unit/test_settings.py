@@ -199,3 +199,22 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     file = tmp_path / "gradwire.toml"
     file.write_bytes(b"\xff\xfe\x00")
     assert f"config={file}" in mistakes({"config": str(file)})[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("0", 0),
+        ("200000000", 200_000_000),
+        ("200mbit", 200_000_000),
+        ("2.5Gbit", 2_500_000_000),
+    ],
+)
+def test_a_bandwidth_is_a_number_of_bits_or_has_a_unit(text: str, bits: int) -> None:
+    assert load({"bandwidth": text}).bandwidth == bits
+
+
+@pytest.mark.parametrize("text", ["fast", "-1", "1 GB", ""])
+def test_another_bandwidth_is_refused(text: str) -> None:
+    (mistake,) = mistakes({"bandwidth": text})
+    assert mistake.startswith(f"bandwidth={text}: expected bits per second")

@@ -16,7 +16,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("protocol", "version", "node_id", "address", "insecure", "chunk_bytes", "host", "network", "addresses")
+    __slots__ = ("protocol", "version", "node_id", "address", "insecure", "chunk_bytes", "host", "network", "addresses", "bandwidth")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class DescribeResponse(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     node_id: str
@@ -35,21 +36,24 @@ class DescribeResponse(_message.Message):
     host: str
     network: str
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., insecure: _Optional[bool] = ..., chunk_bytes: _Optional[int] = ..., host: _Optional[str] = ..., network: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    bandwidth: int
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., insecure: _Optional[bool] = ..., chunk_bytes: _Optional[int] = ..., host: _Optional[str] = ..., network: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., bandwidth: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("id", "address", "host", "ranks", "addresses")
+    __slots__ = ("id", "address", "host", "ranks", "addresses", "bandwidth")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
     id: str
     address: str
     host: str
     ranks: _containers.RepeatedScalarFieldContainer[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    bandwidth: int
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., addresses: _Optional[_Iterable[str]] = ..., bandwidth: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("protocol", "generation", "rank", "world_size", "nodes", "node", "host", "pid", "shared_memory", "timeout", "warn_after", "connect_timeout")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from gradwire_proto.v1 import peer_pb2 as pb
@@ -11,7 +12,7 @@ from gradwire_server.reduce.ring import Ring
 from gradwire_server.reduce.tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gradwire_server.reduce.effects import Reducer
 
@@ -41,18 +42,43 @@ SCHEDULES: dict[str, pb.Schedule] = {
 NAMES: dict[pb.Schedule, str] = {schedule: name for name, schedule in SCHEDULES.items()}
 
 
-def choose(chunk_bytes: int, nodes: int) -> pb.Schedule:
+def choose(chunk_bytes: int, nodes: int, *, alike: bool = True) -> pb.Schedule:
     """The schedule for a chunk of this size on this many nodes.
 
     Large chunks take the ring: each node talks to one neighbour, and the bytes are the least
     possible. The smallest take one hop, small ones two on few nodes, and a tree's 2 log2(M) on
-    many.
+    many. Where the nodes' networks are not alike, large ones go direct: around a ring, all have
+    to send as much as the slowest.
     """
     if chunk_bytes * (nodes - 1) <= ONE_SHOT_BYTES and nodes <= FEW_NODES:
         return pb.SCHEDULE_ONE_SHOT
     if chunk_bytes > SMALL_BYTES:
-        return pb.SCHEDULE_RING
+        return pb.SCHEDULE_RING if alike else pb.SCHEDULE_DIRECT
     return pb.SCHEDULE_DIRECT if nodes <= FEW_NODES else pb.SCHEDULE_TREE
+
+
+def share_weights(bandwidths: Sequence[int]) -> tuple[Fraction, ...]:
+    """Which part of a chunk each node adds up in a direct exchange, so that all end together.
+
+    A node with the part w of S bytes sends, and receives, S + (M-2) w S: every other node's
+    part of its sum, and its own part to all others. With bandwidth B that lasts as long on all
+    nodes where w = (T B - 1) / (M - 2), the w being 1 in sum; a node too slow for any part
+    adds up nothing, and T follows from the others. With two nodes the parts do not matter.
+    """
+    others = len(bandwidths) - 2
+    if others < 1:
+        return (Fraction(1, len(bandwidths)),) * len(bandwidths)
+    active = set(range(len(bandwidths)))
+    while True:
+        duration = Fraction(others + len(active), sum(bandwidths[node] for node in active))
+        slow = {node for node in active if duration * bandwidths[node] < 1}
+        if not slow:
+            break
+        active -= slow
+    return tuple(
+        (duration * rate - 1) / others if node in active else Fraction(0)
+        for node, rate in enumerate(bandwidths)
+    )
 
 
 def reducer(schedule: pb.Schedule, node: int, nodes: int) -> Reducer:
