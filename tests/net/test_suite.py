@@ -22,18 +22,23 @@ def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_quick_run_of_some_settings_leaves_their_figures_on_the_page(tmp_path: Path) -> None:
-    only = ("--only", "copy", "--only", "far-1", "--only", "training-fast-2")
+    only = ("--only", "copy", "--only", "interfaces", "--only", "training-fast-2")
     result = suite("--quick", "--folder", str(tmp_path), *only)
     assert result.returncode == 0, result.stderr
     kept = json.loads((tmp_path / "results.json").read_text())
     assert {name: len(found["rows"]) for name, found in kept.items()} == {
         "copy": 1,
-        "far-1": 1,
+        "interfaces": 1,
         "training-fast-2": 1,
     }
     assert kept["training-fast-2"]["rows"][0]["overlapped"]
     page = (tmp_path / "RESULTS.md").read_text()
-    for words in ("A quick run", "1 connection", "a plain copy", "2 nodes x 1 rank, fast"):
+    for words in (
+        "A quick run",
+        "2 links of 500mbit each",
+        "a plain copy",
+        "2 nodes x 1 rank, fast",
+    ):
         assert words in page
 
 

@@ -38,5 +38,5 @@ def test_memory_that_is_not_told_is_an_error() -> None:
 def test_this_machine_has_all_that_is_told() -> None:
     machine = this_machine()
     assert machine.cores >= 1
-    assert machine.memory_gibibytes > 0
+    assert machine.memory_gib > 0
     assert re.fullmatch(r"\S+ at .+", machine.gradwire)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from figures.catalogue import COMPARISONS, SETTINGS
+from figures.catalogue import AIMS, SETTINGS
 from figures.machine import Machine
 from figures.report import QUICK, Result, render
-from figures.setting import MB, MIB, Bar, Benchmark, Cell, Comparison
+from figures.setting import MB, MIB, Bar, Benchmark, Cell, Comparison, Overlap, Program
 from figures.tables import milliseconds
 from figures.verdict import size_text, value, verdicts
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MACHINE = Machine(
     cpu="An Example CPU",
     cores=2,
-    memory_gibibytes=23.5,
+    memory_gib=23.5,
     kernel="Linux 6.1",
     python="3.11.7",
     torch="2.13.0",
@@ -84,6 +84,20 @@ def test_a_comparison_is_made_by_the_byte(seconds: float, reached: bool) -> None
     rows = {"pair": [measured(5 * MB, 0.1), measured(50 * MB, seconds)]}
     *_, verdict = verdicts((SETTING,), (claim,), rows)
     assert verdict.reached is reached
+
+
+@pytest.mark.parametrize(
+    ("seconds", "overlapped", "reached"),
+    [(0.9, True, [True, True]), (0.91, True, [True, False]), (0.9, False, [False, True])],
+)
+def test_an_overlap_is_of_time_and_of_order(
+    seconds: float, overlapped: bool, reached: list[bool]
+) -> None:
+    times = {"compute_seconds": 0.4, "communication_seconds": 0.6, "seconds": seconds}
+    rows = {"pair": [{**times, "overlapped": overlapped}]}
+    training = Program("pair", "A section", "2 x 1", "figures.training")
+    found = verdicts((training,), (Overlap("pair", 0.9),), rows)
+    assert [one.reached for one in found] == reached
 
 
 def test_the_links_rate_is_that_of_all_links_together() -> None:
@@ -156,9 +170,13 @@ def test_every_table_has_as_many_cells_in_each_line() -> None:
 def test_settings_and_what_is_compared_have_their_names() -> None:
     sizes = {each.name: each.sizes for each in SETTINGS if isinstance(each, Benchmark)}
     assert len({each.name for each in SETTINGS}) == len(SETTINGS)
-    for comparison in COMPARISONS:
-        for cell in (comparison.one, comparison.other):
-            assert cell.size_bytes in (sizes[cell.setting] or ())
+    for aim in AIMS:
+        match aim:
+            case Comparison():
+                for cell in (aim.one, aim.other):
+                    assert cell.size_bytes in (sizes[cell.setting] or ())
+            case Overlap():
+                assert aim.setting in {each.name for each in SETTINGS}
 
 
 def test_numbers_are_as_long_as_they_are_exact() -> None:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from figures.setting import KIB, MB, MIB, Bar, Benchmark, Cell, Comparison, Program, Setting
+from figures.setting import (
+    KIB,
+    MB,
+    MIB,
+    Aim,
+    Bar,
+    Benchmark,
+    Cell,
+    Comparison,
+    Overlap,
+    Program,
+    Setting,
+)
 
 ONE_NODE = "One node"
 LAB = "Nodes with links of their own"
@@ -121,7 +133,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 
-COMPARISONS = (
+AIMS: tuple[Aim, ...] = (
     Comparison(
         "two nodes take at most 1.1 x the time of three",
         Cell("nodes-2", LARGE),
@@ -134,4 +146,6 @@ COMPARISONS = (
         Cell("growing", GROWING[1]),
         1.05,
     ),
+    Overlap("training-slow-2", 0.9),
+    Overlap("training-slow-4", 0.9),
 )

@@ -22,7 +22,7 @@ class Machine:
 
     cpu: str
     cores: int
-    memory_gibibytes: float
+    memory_gib: float
     kernel: str
     python: str
     torch: str
@@ -50,7 +50,7 @@ def this_machine() -> Machine:
     return Machine(
         cpu=cpu_model(Path("/proc/cpuinfo").read_text()),
         cores=len(os.sched_getaffinity(0)),
-        memory_gibibytes=memory_gibibytes(Path("/proc/meminfo").read_text()),
+        memory_gib=round(memory_gibibytes(Path("/proc/meminfo").read_text()), 1),
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         torch=metadata.version("torch"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from figures import tables
 from figures.catalogue import (
-    COMPARISONS,
+    AIMS,
     CORES,
     LARGE,
     LOOPBACK,
@@ -65,9 +65,9 @@ the CPU, links of 1 Gbit/s. A rank is said to take {batch} samples a step. One n
 the better of ours and gloo's."""
 
 OVERLAP_NOTE = """The same steps (P08). Compute: the step without communication.
-Communication: the step with layers that take no time. First bucket: from the start of the
-backward pass until DDP hands it to us; last layer: until the backward pass of the layer that
-comes last begins."""
+Communication: what it adds to a step whose layers take no time. First bucket: from the start
+of the backward pass until DDP hands it to us; last layer: until the backward pass of the
+layer that comes last begins."""
 
 
 def render(results: Mapping[str, Result]) -> str:
@@ -106,7 +106,7 @@ def _failures(results: Mapping[str, Result]) -> Iterator[str]:
 
 
 def _aims(rows: Rows) -> Iterator[str]:
-    found = list(verdicts(SETTINGS, COMPARISONS, rows))
+    found = list(verdicts(SETTINGS, AIMS, rows))
     reached = sum(one.reached is True for one in found)
     missed = sum(one.reached is False for one in found)
     yield "## What was aimed for"

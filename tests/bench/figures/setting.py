@@ -76,6 +76,17 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """In this training the first bucket goes before the last layer's backward pass begins.
+
+    A step takes at most so much of compute and communication together.
+    """
+
+    setting: str
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A byte of `one` takes at most so many times as long as a byte of `other`."""
 
@@ -83,3 +94,7 @@ class Comparison:
     one: Cell
     other: Cell
     most: float
+
+
+Aim: TypeAlias = Comparison | Overlap
+"""Beside the bars: what can't be said of a single row of a benchmark."""

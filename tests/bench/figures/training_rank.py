@@ -45,7 +45,7 @@ class Step:
     compute_seconds: float
     """Without communication."""
     communication_seconds: float
-    """Without compute: layers that take no time."""
+    """What it adds to a step whose layers take no time."""
     seconds: float
     gloo_communication_seconds: float
     gloo_seconds: float
@@ -63,6 +63,7 @@ class _Times:
     """Of each round."""
 
     compute: list[float] = field(default_factory=list)
+    rest: list[float] = field(default_factory=list)
     bare: list[float] = field(default_factory=list)
     full: list[float] = field(default_factory=list)
     gloo_bare: list[float] = field(default_factory=list)
@@ -143,6 +144,7 @@ def _measure(order: Order, ours: _Trainer, gloo: _Trainer) -> Step:
     times = _Times()
     for number in range(order.rounds):
         times.compute.append(ours.step(order.layer_seconds, alone=True))
+        times.rest.append(ours.step(0, alone=True))
         # Who goes first goes second the next time.
         for trainer in (ours, gloo) if number % 2 else (gloo, ours):
             mine = trainer is ours
@@ -155,9 +157,9 @@ def _measure(order: Order, ours: _Trainer, gloo: _Trainer) -> Step:
         parameters=ours.parameters,
         size_bytes=4 * ours.parameters,
         compute_seconds=median(times.compute),
-        communication_seconds=median(times.bare),
+        communication_seconds=median(times.bare) - median(times.rest),
         seconds=median(times.full),
-        gloo_communication_seconds=median(times.gloo_bare),
+        gloo_communication_seconds=median(times.gloo_bare) - median(times.rest),
         gloo_seconds=median(times.gloo_full),
         buckets=times.buckets,
         first_bucket_seconds=median(times.first_bucket),

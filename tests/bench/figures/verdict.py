@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from figures.setting import MB, Benchmark
+from figures.setting import MB, Benchmark, Comparison, Overlap
 from gradwire_ops.sizes import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from figures.setting import Bar, Cell, Comparison, Figure, Row, Setting
+    from figures.setting import Aim, Bar, Cell, Figure, Row, Setting
 
     Rows = Mapping[str, Sequence[Row]]
     """Of each setting, by its name; what was not measured is not there."""
@@ -67,18 +67,20 @@ def _share_of_rate(row: Row) -> float:
     return share
 
 
-def verdicts(
-    settings: Sequence[Setting], comparisons: Sequence[Comparison], rows: Rows
-) -> Iterator[Verdict]:
-    """On every bar, in the order of the settings, then on every comparison."""
+def verdicts(settings: Sequence[Setting], aims: Sequence[Aim], rows: Rows) -> Iterator[Verdict]:
+    """On every bar, in the order of the settings, then on what else is aimed for."""
     for setting in settings:
         if isinstance(setting, Benchmark):
             measured = {row["size_bytes"]: row for row in rows.get(setting.name, ())}
             for bar in setting.bars:
                 yield _on_bar(setting, bar, measured.get(bar.size_bytes))
     titles = {setting.name: setting.title for setting in settings}
-    for comparison in comparisons:
-        yield _on_comparison(comparison, titles, rows)
+    for aim in aims:
+        match aim:
+            case Comparison():
+                yield _on_comparison(aim, titles, rows)
+            case Overlap():
+                yield from _on_overlap(aim, titles, rows)
 
 
 def _on_bar(setting: Benchmark, bar: Bar, row: Row | None) -> Verdict:
@@ -108,6 +110,21 @@ def _on_comparison(comparison: Comparison, titles: Mapping[str, str], rows: Rows
         "" if ratio is None else f"{ratio:.2f} x",
         None if ratio is None else ratio <= comparison.most,
     )
+
+
+def _on_overlap(aim: Overlap, titles: Mapping[str, str], rows: Rows) -> Iterator[Verdict]:
+    title, claim = titles[aim.setting], "the first bucket goes before the last layer begins"
+    share = f"a step takes at most {aim.most:g} x compute + communication"
+    row = next(iter(rows.get(aim.setting, ())), None)
+    if row is None:
+        yield Verdict(title, "", claim, "", None)
+        yield Verdict(title, "", share, "", None)
+        return
+    overlapped: bool = row["overlapped"]
+    yield Verdict(title, "", claim, "yes" if overlapped else "no", overlapped)
+    both = row["compute_seconds"] + row["communication_seconds"]
+    found: float = row["seconds"] / both
+    yield Verdict(title, "", share, f"{found:.2f} x", found <= aim.most)
 
 
 def _byte_seconds(row: Row) -> float:
