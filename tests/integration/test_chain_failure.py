@@ -31,6 +31,7 @@ RANKS = (0, 1, 2)
 ELEMENTS = 16 << 20
 """64 MiB: several times what may be in flight."""
 NOTICE_SECONDS = 2.0
+STANDSTILL_SECONDS = 0.3
 STOPPED_SECONDS = 2.0
 PATIENCE_SECONDS = 40.0
 HOST = socket.gethostname()
@@ -124,9 +125,13 @@ def test_a_rank_that_is_killed_in_mid_collective_is_named_and_the_next_job_works
 ) -> None:
     with Trio(node.addresses[0], tmp_path, additions) as trio:
         trio.await_rounds(2)
-        victim = trio.ranks[position]
+        victim, neighbour = trio.ranks[position], trio.ranks[(position + 1) % len(RANKS)]
+        # While one stands still, the others can't but be in the midst of a collective.
+        neighbour.signal(signal.SIGSTOP)
+        time.sleep(STANDSTILL_SECONDS)
         victim.signal(signal.SIGKILL)
         killed = time.monotonic()
+        neighbour.signal(signal.SIGCONT)
         for rank in set(RANKS) - {position}:
             error = error_of(trio, rank)
             assert error["kind"] == "LostError"
@@ -142,15 +147,21 @@ def one_round(session: gradwire.Session) -> float:
 
 
 @pytest.mark.parametrize(
-    "additions",
-    [pytest.param({}, id="shared memory"), pytest.param({2: OFF}, id="one without")],
+    ("sleepers", "additions"),
+    [
+        pytest.param(RANKS, {}, id="shared memory"),
+        pytest.param((2,), {2: OFF}, id="without shared memory"),
+    ],
 )
 def test_a_rank_that_is_stopped_for_a_while_only_delays_the_others(
-    node: Cluster, tmp_path: Path, additions: dict[int, dict[str, str]]
+    node: Cluster,
+    tmp_path: Path,
+    sleepers: tuple[int, ...],
+    additions: dict[int, dict[str, str]],
 ) -> None:
     with Trio(node.addresses[0], tmp_path, additions) as trio:
         trio.await_rounds(1)
-        for sleeper in trio.ranks:
+        for sleeper in (trio.ranks[rank] for rank in sleepers):
             sleeper.signal(signal.SIGSTOP)
             try:
                 time.sleep(STOPPED_SECONDS)
