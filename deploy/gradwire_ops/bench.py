@@ -142,7 +142,8 @@ def _schedule(plan: Plan, chunk_bytes: int) -> str:
         return plan.schedule
     from gradwire_server.reduce.choose import NAMES, choose
 
-    return NAMES[choose(chunk_bytes, plan.nodes)]
+    alike = plan.lab is None or len(set(plan.lab.all_rates)) == 1
+    return NAMES[choose(chunk_bytes, plan.nodes, alike=alike)]
 
 
 def _show_progress(progress: Console, row: Row, left: int) -> None:
