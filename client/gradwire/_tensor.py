@@ -113,7 +113,7 @@ def _check_layout(tensor: torch.Tensor) -> None:
             f"expected a dense tensor, got layout {tensor.layout}; use sparse=False in the"
             " embedding, or tensor.to_dense()"
         )
-    if any(
+    if not tensor.is_contiguous() and any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
     ):
         raise ValueError(
@@ -122,5 +122,6 @@ def _check_layout(tensor: torch.Tensor) -> None:
         )
 
 
+@lru_cache(maxsize=64)
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
