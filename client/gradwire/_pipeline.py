@@ -267,8 +267,9 @@ class Pipeline:
     def _failed(self, response: pb.ReduceResponse) -> None:
         failure, sequence = response.failure, response.sequence
         error = _ERRORS.get(failure.kind, AggregationError)(failure.reason)
-        self._carrier.drop(sequence)
         with self._lock:
+            # As one step: a tensor that is handed in between would be put behind what failed.
+            self._carrier.drop(sequence)
             collective = self._open.get(sequence)
             if sequence >= self._next_sequence:
                 self._ahead[sequence] = error

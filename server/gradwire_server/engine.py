@@ -155,6 +155,8 @@ class Engine:
         execution = Execution(round_, extent, local, self._workplace, self._transport)
         self._running[round_.key] = execution
         execution.task = self._spawn(self._carry_out(execution))
+        # Not by the task itself: one that is cancelled before its first step does nothing.
+        execution.task.add_done_callback(lambda _: local.release())
 
     def leave(self, rank: int) -> None:
         """A local rank leaves in good order."""
@@ -245,7 +247,6 @@ class Engine:
         finally:
             self._workplace.kernels.rounds -= 1
             self._running.pop(key, None)
-            execution.local.release()
         if published:
             self._done += 1
             self._metrics.round_done(execution.name, self._clock() - began)

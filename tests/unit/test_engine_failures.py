@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,10 +13,15 @@ from gradwire_proto.v1 import aggregator_pb2, peer_pb2
 from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.engine import CLOSE_SECONDS
 from gradwire_server.errors import LostError, StoppingError
-from gradwire_server.round import Contribution, Key, Spec
+from gradwire_server.execution import Arrived
+from gradwire_server.round import Contribution, Extent, Key, Round, Spec
 from gradwire_server.testing import run, virtual_seconds
 from gradwire_server.testing_job import CHUNK_BYTES, SLOTS, MemoryJob, job
 from gradwire_server.transport.base import Message, Part
+
+if TYPE_CHECKING:
+    from gradwire_server.kernels import ChunkSum
+    from gradwire_server.local import Place
 
 Failure = aggregator_pb2.Failure
 RING = peer_pb2.SCHEDULE_RING
@@ -298,6 +304,36 @@ def test_nothing_is_left_running_after_an_end_in_mid_round(how: str) -> None:
                 made.engines[1].fail(StoppingError("the daemon of node 1 is stopping"))
                 await made.failures(0, range(5))
                 job_failure(made, "is stopping", Failure.KIND_STOPPING)
+
+    run(main())
+
+
+class Borrowed:
+    """Local ranks' memory that was not asked for yet."""
+
+    parts = 1
+    released = 0
+
+    async def take(self) -> Place:
+        raise AssertionError("the round was given up before")
+
+    def add(self, total: ChunkSum) -> None:
+        raise AssertionError(total)
+
+    def publish(self, total: ChunkSum) -> None:
+        raise AssertionError(total)
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def test_a_round_that_is_given_up_before_its_first_step_gives_its_memory_back() -> None:
+    async def main() -> None:
+        async with job(1, 1) as made:
+            local, round_ = Borrowed(), Round[Arrived](Key(0, 0), (0,), 0.0)
+            made.engines[0].begin(round_, Extent(5, 20, final=True), local)
+            made.engines[0].fail(StoppingError("the daemon is stopping"))
+        assert local.released == 1
 
     run(main())
 
