@@ -19,6 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire._errors import LostError
+from gradwire._shared_memory import from_now
 from gradwire_proto.arithmetic import Arithmetic, blocks
 from gradwire_proto.chunks import Cut, cut, cut_alone
 from gradwire_proto.dtypes import sum_itemsize
@@ -74,6 +75,7 @@ class Chain:
     """See _pipeline.Carrier."""
 
     path = "shared_memory"
+    told_early = True
 
     def __init__(
         self, arena: Arena, doorbell: Doorbell, world_size: int, *, alone: bool
@@ -136,7 +138,7 @@ class Chain:
 
     def wait(self, seconds: float) -> None:
         """See Carrier."""
-        self._control.wait(self._rank, time.time() + seconds)
+        self._control.wait(self._rank, from_now(seconds))
 
     def wake(self) -> None:
         """See Carrier."""

@@ -18,7 +18,7 @@ from gradwire._pipeline import Carrier, Pipeline
 from gradwire._rendezvous import Meeting, Picture, find_store
 from gradwire._session import Place, Session
 from gradwire._settings import Settings, load
-from gradwire._shared_memory import Arena
+from gradwire._shared_memory import Arena, from_now
 from gradwire._stream import Streaming
 from gradwire_proto import PROTOCOL
 from gradwire_proto.addresses import SYSTEM_SOCKET, user_socket
@@ -177,24 +177,39 @@ def _open_carrier(
     """The arena where all ranks of the node share it, else the stream."""
     doorbell = None
     if seat.HasField("arena"):
-        try:
-            arena = Arena(seat.arena)
-            doorbell = Doorbell(seat.arena.doorbell, seat.seat, daemon.address)
-        except (OSError, ValueError) as error:
-            log.warning(
-                "no shared memory with the daemon at %s (%s): tensors go through the stream,"
-                " which is slower. Mount its GRADWIRE_SHM_DIR here too, or set GRADWIRE_SHM=off"
-                " to silence this",
-                daemon.address,
-                error,
-            )
-        else:
-            if _all_share(arena, picture, patience_seconds):
-                world_size = sum(len(node.ranks) for node in picture.nodes)
-                alone = len(picture.nodes) == 1
-                return Chain(arena, doorbell, world_size, alone=alone)
-            arena.close(orphaned=False)
+        with contextlib.ExitStack() as unless_used:
+            try:
+                arena = Arena(seat.arena)
+                unless_used.callback(arena.close, orphaned=False)
+                doorbell = Doorbell(seat.arena.doorbell, seat.seat, daemon.address)
+            except (OSError, ValueError) as error:
+                log.warning(
+                    "no shared memory with the daemon at %s (%s): tensors go through the"
+                    " stream, which is slower. Mount its GRADWIRE_SHM_DIR here too, or set"
+                    " GRADWIRE_SHM=off to silence this",
+                    daemon.address,
+                    error,
+                )
+            else:
+                chain = _chain(arena, doorbell, picture, patience_seconds)
+                if chain is not None:
+                    unless_used.pop_all()
+                    return chain
     return Streaming(daemon.stream(seat.seat), seat.chunk_bytes, seat.slots, doorbell)
+
+
+def _chain(
+    arena: Arena, doorbell: Doorbell, picture: Picture, patience_seconds: float
+) -> Chain | None:
+    """The carrier through the arena, or None where a rank of the node does not share it."""
+    try:
+        if not _all_share(arena, picture, patience_seconds):
+            return None
+    except BaseException:
+        doorbell.close()
+        raise
+    world_size = sum(len(node.ranks) for node in picture.nodes)
+    return Chain(arena, doorbell, world_size, alone=len(picture.nodes) == 1)
 
 
 def _all_share(arena: Arena, picture: Picture, patience_seconds: float) -> bool:
@@ -213,5 +228,5 @@ def _all_share(arena: Arena, picture: Picture, patience_seconds: float) -> bool:
                 f"waited {patience_seconds:g} s for the ranks {absent} of this node to connect;"
                 " they had their seats, and went no further"
             )
-        control.wait(arena.local_rank, time.time() + min(left, SEAT_LOOK_SECONDS))
+        control.wait(arena.local_rank, from_now(min(left, SEAT_LOOK_SECONDS)))
     return STREAMS not in seats

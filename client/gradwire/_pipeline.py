@@ -54,6 +54,8 @@ class Carrier(Protocol):
     """How tensors travel: "shared_memory" or "stream"."""
     daemon: str
     """The daemon at the other end, in words."""
+    told_early: bool
+    """A failure is told once, to ranks that have not come to it, too."""
 
     def put(self, collective: Collective) -> None:
         """Take a tensor; those before it go first."""
@@ -260,9 +262,17 @@ class Pipeline:
                     if response.failure.scope == pb.Failure.SCOPE_JOB:
                         raise LostError(response.failure.reason)
                     self._said.append(response)
-                self._carrier.wake()
+                self._wake()
             except LostError as error:
                 self.end(error)
+            except BaseException as error:
+                self.end(LostError(f"what the daemon said can't be taken: {error!r}"))
+                raise
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self.over is None:
+                self._carrier.wake()
 
     def _failed(self, response: pb.ReduceResponse) -> None:
         failure, sequence = response.failure, response.sequence
@@ -271,7 +281,7 @@ class Pipeline:
             # As one step: a tensor that is handed in between would be put behind what failed.
             self._carrier.drop(sequence)
             collective = self._open.get(sequence)
-            if sequence >= self._next_sequence:
+            if sequence >= self._next_sequence and self._carrier.told_early:
                 self._ahead[sequence] = error
         if collective is not None:
             self._resolve(collective, error)

@@ -102,7 +102,8 @@ class Session:
 
         Raises TypeError or ValueError for what can't be reduced, and LostError where the
         session is over. The future raises MismatchError or RoundTimeoutError, after which the
-        session goes on, or LostError, after which it does not.
+        session goes on, or LostError, after which it does not. What the tensor holds after an
+        error is not defined: a large one may have come back in part.
         """
         shapes = [tuple(getattr(tensor, "shape", ()))]
         return self._submit(tensor, shapes, op, 1.0 if weight is None else weight)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import time
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from gradwire_proto.arena import HEADER_BYTES, Layout, unpack_header
 from gradwire_proto.arithmetic import view
 from gradwire_proto.control import Control
+from gradwire_proto.semaphore import MONOTONIC
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 
 Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
 """Flat bytes."""
+
+
+def from_now(seconds: float) -> float:
+    """The time until which Control.wait is to wait."""
+    return (time.monotonic() if MONOTONIC else time.time()) + seconds
 
 
 class Arena:

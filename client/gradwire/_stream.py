@@ -43,6 +43,7 @@ class Streaming:
     """See _pipeline.Carrier."""
 
     path = "stream"
+    told_early = False
 
     def __init__(
         self, line: Line, chunk_bytes: int, slots: int, beside: Doorbell | None = None
@@ -72,7 +73,7 @@ class Streaming:
         self._queue.append(work)
 
     def skip(self, sequence: int) -> None:
-        """See Carrier. The daemon tells of a failure only whom it concerns: none is skipped."""
+        """See Carrier. None is told early."""
 
     def advance(self) -> Collective | bool:
         """See Carrier."""

@@ -12,7 +12,12 @@ import ctypes
 BYTES = 32
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_post, _try, _wait = _libc.sem_post, _libc.sem_trywait, _libc.sem_timedwait
+_post, _try = _libc.sem_post, _libc.sem_trywait
+
+MONOTONIC: bool = hasattr(_libc, "sem_clockwait")
+"""Times are the monotonic clock's; before glibc 2.30 the system's, which may be set back."""
+
+_CLOCK_MONOTONIC = 1
 
 
 class _Timespec(ctypes.Structure):
@@ -37,7 +42,7 @@ class Semaphore:
         _post(self._address)
 
     def wait(self, until: float) -> None:
-        """Return after a post, a signal, or at this time of the system's clock, in seconds.
+        """Return after a post, a signal, or at this time of the clock, in seconds.
 
         All posts so far are used up. The caller looks for itself at what has changed: a post
         says only that something may have.
@@ -45,6 +50,9 @@ class Semaphore:
         if _try(self._address):
             whole = int(until)
             limit = _Timespec(whole, int((until - whole) * 1e9))
-            _wait(self._address, ctypes.byref(limit))
+            if MONOTONIC:
+                _libc.sem_clockwait(self._address, _CLOCK_MONOTONIC, ctypes.byref(limit))
+            else:
+                _libc.sem_timedwait(self._address, ctypes.byref(limit))
         while not _try(self._address):
             pass

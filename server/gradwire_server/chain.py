@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gradwire_proto.control import SHARES, STREAMS, Progress, Ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gradwire_server.local import Place
     from gradwire_server.metrics import Metrics
@@ -67,6 +67,8 @@ class Chain:
         Raises ValueError where the arena makes no sense.
         """
         last = len(self._ranks) - 1
+        if self._closed:
+            return
         while self._seen < self._control.added(last):
             number, self._seen = self._seen, self._seen + 1
             void = self._control.is_void(number)
@@ -106,6 +108,11 @@ class Chain:
         """Tensors come through the arena."""
         return all(seat == SHARES for seat in self._control.seats())
 
+    @property
+    def streaming(self) -> bool:
+        """Tensors come in messages."""
+        return STREAMS in self._control.seats()
+
     def limit(self, collectives: int) -> None:
         """Somebody has left after so many: no rank should wait for a later one in vain."""
         self._control.limit = min(self._control.limit, collectives)
@@ -134,10 +141,10 @@ class Chain:
         return self.submitted - min((each.resolved for each in present), default=self.submitted)
 
     def tally(self) -> Tally:
-        """Totals since the beginning."""
-        each = self._all()
-        most = max(each, key=lambda one: one.rounds)
-        return Tally(most.rounds, most.seconds, sum(one.bytes for one in each))
+        """Totals since the beginning; rounds and their time are the first rank's."""
+        first, *others = self._all()
+        size = first.bytes + sum(one.bytes for one in others)
+        return Tally(first.rounds, first.seconds, size)
 
     def count(self, metrics: Metrics) -> None:
         """Bring the metrics up to date. In any thread."""
@@ -159,12 +166,19 @@ class Chain:
 
     # -- lateness
 
-    def stall(self, now: float) -> Stall | None:
-        """The oldest collective under way for which a local rank is missing."""
+    def stall(
+        self, now: float, failed: Callable[[int], bool] = lambda _: False
+    ) -> Stall | None:
+        """The oldest collective under way for which a local rank is missing.
+
+        One that has failed is waited for by nobody, though a rank may not have come to it yet.
+        """
         progress = self._present()
         if not progress:
             return None
         sequence = min(each.resolved for each in progress.values())
+        while failed(sequence):
+            sequence += 1
         missing = self._behind(sequence, progress)
         if not missing:
             self._stall = None

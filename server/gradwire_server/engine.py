@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 MOST_OPEN_ROUNDS = 1024
 """More than all slots of all ranks: a peer that begins more would only fill the memory."""
 
-CLOSE_SECONDS = 2.0
+CLOSE_SECONDS = 5.0
 """How long a peer that takes nothing may hold up the end of a job."""
 
 
@@ -129,9 +129,15 @@ class Engine:
 
     def sequences(self, rank: int) -> int:
         """Collectives that a local rank has brought all of."""
-        if self._chain is not None and self._chain.in_use:
-            return self._chain.sequences(rank)
-        return self._rounds.sequences(rank)
+        if self._chain is None or not self._chain.in_use:
+            return self._rounds.sequences(rank)
+        brought = self._chain.sequences(rank)
+        while self._has_failed(brought):
+            brought += 1
+        return brought
+
+    def _has_failed(self, sequence: int) -> bool:
+        return self._rounds.failure(sequence) is not None
 
     @property
     def open_rounds(self) -> int:
@@ -147,7 +153,7 @@ class Engine:
         self._intake.contribute(rank, key, contribution)
 
     def ring(self, rank: int, ring: aggregator_pb2.Ring) -> None:
-        """A local rank says that there is something to look at. Nothing is raised."""
+        """See Intake.ring."""
         self._intake.ring(rank, ring)
 
     def begin(self, round_: Round[Arrived], extent: Extent, local: Local) -> None:
@@ -170,9 +176,7 @@ class Engine:
             self._chain.limit(sequences)
             if rank in self.group.local_ranks:
                 self._chain.depart(rank)
-            gone = self.group.departure(sequences)
-            if gone is not None and self.chained and self._chain.submitted > sequences:
-                self.fail(gone)
+            self._check_departed()
         for round_ in self._rounds.open:
             try:
                 self.group.check(round_.key.sequence)
@@ -239,6 +243,8 @@ class Engine:
             total = await execution.reduce()
             self._rounds.close(key)
             execution.local.publish(total)
+            # From here on only its last sends are under way: nothing that fails calls them off.
+            self._running.pop(key, None)
             self._metrics.bytes_out.inc(execution.extent.size * execution.local.parts)
             published = True
             await execution.sent()
@@ -270,8 +276,8 @@ class Engine:
             failure = error.failure(aggregator_pb2.Failure.SCOPE_ROUND)
             self._broadcast(Abort(sequence, failure))
         # Ranks of a chain pass over what has failed, even what they have not come to yet.
-        ranks = self.group.local_ranks if self.chained else self._rounds.begun(sequence)
-        for rank in ranks:
+        streaming = self._chain is None or self._chain.streaming
+        for rank in self._rounds.begun(sequence) if streaming else self.group.local_ranks:
             self._tell(rank, sequence, error, aggregator_pb2.Failure.SCOPE_ROUND)
 
     def fail(self, error: ReductionError, *, tell_peers: bool = True) -> None:
@@ -313,15 +319,23 @@ class Engine:
         while True:
             await asyncio.sleep(min(1.0, self._terms.warn_seconds / 4))
             now = self._clock()
+            self._check_departed()
             for sequence, error in self._lateness.look(self._waiting(now), now):
                 self.fail_round(sequence, error)
+
+    def _check_departed(self) -> None:
+        """A rank may have been handed a collective while others learnt that somebody left."""
+        if self._chain is not None and self.chained:
+            gone = self.group.departure(self._chain.submitted - 1)
+            if gone is not None:
+                self.fail(gone)
 
     def _waiting(self, now: float) -> list[Round[Arrived] | Stall]:
         """What is under way."""
         waiting: list[Round[Arrived] | Stall] = list(self._rounds.open)
         if self._chain is None or not self.chained or self.group.failure is not None:
             return waiting
-        if (stall := self._chain.stall(now)) is None:
+        if (stall := self._chain.stall(now, self._has_failed)) is None:
             return waiting
         # It knows who of the local ranks is missing, where a round knows only that some are.
         return [stall, *(each for each in waiting if not each.missing)]

@@ -16,9 +16,9 @@ class Node:
     host: str
     ranks: tuple[int, ...]
     addresses: tuple[str, ...] = ()
+    """All of them where there are several."""
     bandwidth: int = 0
     """Bits per second of its network, as its operator says; 0: like the fastest."""
-    """All of them where there are several."""
 
     @property
     def routes(self) -> tuple[str, ...]:

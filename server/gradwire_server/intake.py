@@ -115,8 +115,14 @@ class Intake:
     # -- from local ranks that share memory
 
     def ring(self, rank: int, ring: aggregator_pb2.Ring) -> None:
-        """A local rank says that there is something to look at. Nothing is raised."""
-        assert self._chain is not None, "who rings shares memory"  # noqa: S101
+        """A local rank says that there is something to look at. Failures go to the ranks.
+
+        Raises ProtocolError where there is no memory to look at.
+        """
+        if self._chain is None:
+            raise ProtocolError(f"rank {rank} rang, though it shares no memory")
+        if self._group.failure is not None:
+            return
         try:
             if ring.HasField("beyond"):
                 self._group.check(ring.beyond)

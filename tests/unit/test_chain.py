@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from prometheus_client import CollectorRegistry
 
 from gradwire._chain import Chain
 from gradwire._collective import Collective
@@ -18,6 +19,7 @@ from gradwire._tensor import describe, flatten
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_server import shared_memory
 from gradwire_server.chain import Chain as DaemonsSide
+from gradwire_server.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -329,3 +331,36 @@ def test_many_collectives_in_flight_give_the_same_bits_in_every_order(tmp_path: 
         digests.add(tuple(digest(node.done[0, each]) for each in range(6)))
         node.close()
     assert len(digests) == 1
+
+
+def test_a_rank_that_is_stuck_is_named_for_the_next_collective_too(node: Node) -> None:
+    for sequence in range(2):
+        for rank in (0, 2):
+            node.bring(rank, sequence, torch.ones(5))
+    assert node.daemon.stall(0.0) is not None
+    stall = node.daemon.stall(60.0, lambda sequence: sequence == 0)
+    assert stall is not None
+    assert (stall.sequence, stall.opened, stall.missing) == (1, 60.0, [1])
+
+
+def test_rounds_and_their_time_are_those_of_one_rank(node: Node) -> None:
+    """Whoever takes a result last has counted more than the others for a moment."""
+    for rank in range(3):
+        node.bring(rank, 0, torch.ones(5))
+    while (2, 0) not in node.done:
+        for rank in (2, 1, 0):
+            if rank == 2 or node.arena.control.added(rank) == 0:
+                node.advance(rank)
+    assert node.daemon.tally().rounds == 0
+    node.work()
+    assert node.daemon.tally().rounds == 1
+    assert node.daemon.tally().bytes == 0  # told when a future is resolved, which is not played
+
+
+def test_nobody_looks_at_an_arena_that_has_gone(tmp_path: Path) -> None:
+    node = Node(tmp_path, 1, alone=False)
+    node.bring(0, 0, torch.ones(5))
+    node.work()
+    node.daemon.close(Metrics(CollectorRegistry(), "0"))
+    node.close()
+    assert list(node.daemon.ready()) == []

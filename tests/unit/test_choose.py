@@ -21,16 +21,17 @@ KIB = 1024
 @pytest.mark.parametrize(
     ("chunk_bytes", "nodes", "schedule"),
     [
-        (2048 * KIB, 2, "ring"),
-        (2048 * KIB, 100, "ring"),
-        (64 * KIB + 1, 8, "ring"),
-        (64 * KIB, 8, "direct"),
-        (64 * KIB, 4, "direct"),
-        (64 * KIB, 3, "one-shot"),
+        (4096 * KIB, 2, "ring"),
+        (4096 * KIB, 4, "ring"),
+        (4096 * KIB, 8, "direct"),
+        (4096 * KIB, 100, "ring"),
+        (256 * KIB, 2, "ring"),
+        (256 * KIB, 3, "direct"),
+        (1024 * KIB, 3, "ring"),
+        (256 * KIB, 9, "ring"),
         (128 * KIB, 2, "one-shot"),
-        (128 * KIB + 1, 2, "ring"),
-        (0, 8, "one-shot"),
-        (64 * KIB, 9, "tree"),
+        (128 * KIB, 3, "tree"),
+        (0, 2, "one-shot"),
         (0, 1000, "tree"),
     ],
 )
@@ -42,7 +43,7 @@ def test_large_chunks_save_bytes_and_small_ones_save_hops(
 
 def test_large_chunks_go_direct_where_the_networks_differ() -> None:
     assert NAMES[choose(2048 * KIB, 4, alike=False)] == "direct"
-    assert NAMES[choose(KIB, 4, alike=False)] == "one-shot"
+    assert NAMES[choose(KIB, 4, alike=False)] == "tree"
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import mmap
 import threading
-import time
 
 import pytest
 
+from gradwire._shared_memory import from_now
 from gradwire_proto.arena import SLOT_BLOCK_BYTES, Layout
 from gradwire_proto.control import ABSENT, FOREVER, LONGEST_SPEC, SHARES, Control, Ticket
 from gradwire_proto.control import STREAMS as IN_MESSAGES
@@ -90,14 +90,14 @@ def test_taking_a_seat_wakes_everybody(control: Control) -> None:
     control.take_seat(2, IN_MESSAGES)
     assert control.seats() == [ABSENT, SHARES, IN_MESSAGES]
     for rank in range(3):
-        control.wait(rank, time.time() + 60)  # returns at once
+        control.wait(rank, from_now(0) + 60)  # returns at once
 
 
 def test_a_wait_uses_up_all_wakes_before_it_and_none_after_it(control: Control) -> None:
     for _ in range(5):
         control.wake(0)
-    control.wait(0, time.time() + 60)
-    waiting = threading.Thread(target=control.wait, args=(0, time.time() + 60))
+    control.wait(0, from_now(0) + 60)
+    waiting = threading.Thread(target=control.wait, args=(0, from_now(0) + 60))
     waiting.start()
     control.wake(1)
     control.wake(0)
@@ -106,7 +106,7 @@ def test_a_wait_uses_up_all_wakes_before_it_and_none_after_it(control: Control) 
 
 
 def test_a_wait_without_a_wake_ends_at_its_time(control: Control) -> None:
-    control.wait(2, time.time() - 1)
+    control.wait(2, from_now(0) - 1)
 
 
 def test_a_spec_with_the_longest_text_fits() -> None:

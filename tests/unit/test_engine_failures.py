@@ -347,3 +347,39 @@ def test_a_rank_with_more_chunks_in_flight_than_slots_ends_the_job() -> None:
                 assert f"rank 0 has more than {SLOTS} chunks in flight" in text
 
     run(main())
+
+
+class Held:
+    """A transport whose sends end only when they may."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.sent = 0
+
+    async def send(self, target: int, message: Message) -> None:
+        await self.go.wait()
+        self.sent += isinstance(message, Part)
+
+    async def close(self) -> None: ...
+
+
+def test_a_job_that_ends_sends_what_others_still_need() -> None:
+    """Its ranks have their results, and leave; their peers have not."""
+
+    async def main() -> None:
+        async with job(1, 1, schedules=[RING]) as made:
+            held = Held()
+            made.engines[0].connect(held)
+            made.bring_all(0, [torch.ones(10)] * 2)
+            first = Part(Key(0, 0), RING, 0, 1, 1.0, MEAN_OF_10, (memoryview(bytes(20)),))
+            last = Part(Key(0, 0), RING, 1, 0, 1.0, MEAN_OF_10, (memoryview(bytes(20)),))
+            for part in (first, last):
+                made.engines[0].receive(1, part)
+            await made.heard.until(lambda: (0, Key(0, 0)) in made.heard.results)
+            closing = asyncio.create_task(made.engines[0].close())
+            await virtual_seconds(0.5)
+            held.go.set()
+            await closing
+            assert held.sent == 2
+
+    run(main())

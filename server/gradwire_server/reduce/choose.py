@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
     from gradwire_server.reduce.effects import Reducer
 
-SMALL_BYTES = 64 * 1024
-"""Up to this size a chunk costs its hops, not its bytes."""
+SMALL_BYTES = 128 * 1024
+"""Up to this size a chunk costs its messages, not its bytes."""
 
-ONE_SHOT_BYTES = 128 * 1024
-"""Up to so many bytes to all other nodes together, a second hop costs more than they do."""
+MEDIUM_BYTES = 1 << 20
+"""Below this size, the hops of a ring cost more than its fewer links save."""
 
-FEW_NODES = 8
-"""Up to this many nodes M-1 small messages at once cost less than the hops of a tree."""
+DIRECT_NODES = range(5, 9)
+"""With so many nodes, two hops with all of them beat a ring at every size; with more, each
+would have too many links at work at a time."""
 
 _REDUCERS: dict[pb.Schedule, Callable[[int, int], Reducer]] = {
     pb.SCHEDULE_RING: Ring,
@@ -45,16 +46,18 @@ NAMES: dict[pb.Schedule, str] = {schedule: name for name, schedule in SCHEDULES.
 def choose(chunk_bytes: int, nodes: int, *, alike: bool = True) -> pb.Schedule:
     """The schedule for a chunk of this size on this many nodes.
 
-    Large chunks take the ring: each node talks to one neighbour, and the bytes are the least
-    possible. The smallest take one hop, small ones two on few nodes, and a tree's 2 log2(M) on
-    many. Where the nodes' networks are not alike, large ones go direct: around a ring, all have
-    to send as much as the slowest.
+    Small chunks take the fewest messages: one each way between two nodes, a tree among more.
+    Large ones take the ring, where each node talks to one neighbour and the bytes are the least
+    possible; between the two, and with a few nodes more, everybody to everybody in two hops.
+    Where the nodes' networks are not alike, large ones go direct, too: around a ring, all have
+    to send as much as the slowest. ARCHITECTURE.md has the figures.
     """
-    if chunk_bytes * (nodes - 1) <= ONE_SHOT_BYTES and nodes <= FEW_NODES:
-        return pb.SCHEDULE_ONE_SHOT
-    if chunk_bytes > SMALL_BYTES:
-        return pb.SCHEDULE_RING if alike else pb.SCHEDULE_DIRECT
-    return pb.SCHEDULE_DIRECT if nodes <= FEW_NODES else pb.SCHEDULE_TREE
+    if chunk_bytes <= SMALL_BYTES:
+        return pb.SCHEDULE_ONE_SHOT if nodes == 2 else pb.SCHEDULE_TREE
+    medium = chunk_bytes < MEDIUM_BYTES and 2 < nodes < DIRECT_NODES.stop
+    if medium or nodes in DIRECT_NODES or not alike:
+        return pb.SCHEDULE_DIRECT
+    return pb.SCHEDULE_RING
 
 
 def share_weights(bandwidths: Sequence[int]) -> tuple[Fraction, ...]:

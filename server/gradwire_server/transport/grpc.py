@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from gradwire_proto import PROTOCOL
 from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_server.errors import LostError, ProtocolError
+from gradwire_server.transport.lane import BROKEN
 from gradwire_server.transport.link import Link, Status, words
 from gradwire_server.transport.stripes import AUTO, MOST_LANES, lanes_for
 
@@ -159,7 +160,7 @@ class GrpcTransport:
                 call: Any = channel.stream_stream(METHOD)()
                 try:
                     hello = await self._greet(peer, call, self._hello(0))
-                except (grpc.RpcError, DecodeError, ProtocolError) as error:
+                except (*BROKEN, DecodeError, ProtocolError) as error:
                     self._trouble[peer] = words(error)
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
@@ -212,7 +213,7 @@ class GrpcTransport:
             call: Any = channel.stream_stream(METHOD)()
             try:
                 await self._greet(peer, call, self._hello(lane, lanes=lanes, key=link.key))
-            except (grpc.RpcError, DecodeError, ProtocolError) as error:
+            except (*BROKEN, DecodeError, ProtocolError) as error:
                 tried.set_result(f"{address}: {words(error)}")
                 return
             # Heard of only once the link has its lane, below.

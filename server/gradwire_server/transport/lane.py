@@ -81,6 +81,8 @@ class Lane:
         self.up = False
         self._writer.cancel()
         await asyncio.wait([self._writer])
+        # A task that is cancelled before it began has no chance to tidy up.
+        self._drain()
 
     async def _pump(self) -> None:
         try:
@@ -96,8 +98,11 @@ class Lane:
             log.debug("a stream broke under a write; its reader says so")
         finally:
             self.up = False
-            while not self._queue.empty():
-                self._queue.get_nowait()[0].wrote()
+            self._drain()
+
+    def _drain(self) -> None:
+        while not self._queue.empty():
+            self._queue.get_nowait()[0].wrote()
 
     async def _put(self, sending: Sending, head: pb.Frame, payload: memoryview) -> None:
         # Joining is the copy: whatever happens to the buffer from now on, the frame is whole.
