@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gradwire._collective import Collective, SessionStats
 from gradwire._errors import AggregationError, LostError, MismatchError, RoundTimeoutError
-from gradwire._result import Result
+from gradwire._result import Result, join_all, resolvers
 from gradwire._tensor import flatten
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
@@ -123,8 +123,12 @@ class Pipeline:
         # thread that completed it, waits for a result itself.
         self._working = threading.RLock()
         self._called = threading.Event()
-        for name, work in (("mover", self._move), ("listener", self._listen)):
-            threading.Thread(target=work, name=f"gradwire-{name}", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=work, name=f"gradwire-{name}", daemon=True)
+            for name, work in (("mover", self._move), ("listener", self._listen))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def stats(self) -> SessionStats:
@@ -201,6 +205,14 @@ class Pipeline:
         finally:
             if mine:
                 self._working.release()
+
+    def join(self, seconds: float) -> None:
+        """After `end`: wait for the threads, for so long at most.
+
+        One that is in native code while the interpreter ends would take the process down.
+        """
+        if os.getpid() == self._process:
+            join_all([*self._threads, *resolvers], seconds)
 
     # -- the work
 

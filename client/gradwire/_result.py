@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+
+resolvers: WeakSet[threading.Thread] = WeakSet()
+"""Threads that run what is chained to results."""
+
+
+def join_all(threads: Iterable[threading.Thread], seconds: float) -> None:
+    """Wait for these threads to end, all together for so long at most."""
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class Result(torch.futures.Future[torch.Tensor]):
@@ -68,6 +82,7 @@ class Result(torch.futures.Future[torch.Tensor]):
         )
         try:
             resolver.start()
+            resolvers.add(resolver)
         except RuntimeError:
             # The interpreter is ending and makes no more threads.
             self._set(outcome)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from gradwire._tensor import Shape
 
 
+EXIT_SECONDS = 2.0
+"""How long the end of the process waits for this session's threads."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a session sits."""
@@ -46,7 +50,7 @@ class Session:
         self._place = place
         self._pipeline = pipeline
         self._leave = leave
-        atexit.register(self.close)
+        atexit.register(self._exit)
 
     @property
     def rank(self) -> int:
@@ -121,8 +125,12 @@ class Session:
 
     def close(self) -> None:
         """Leave the job; collectives without a result fail on this rank. May be repeated."""
-        atexit.unregister(self.close)
+        atexit.unregister(self._exit)
         self._pipeline.end(LostError("this session was closed"), self._leave)
+
+    def _exit(self) -> None:
+        self.close()
+        self._pipeline.join(EXIT_SECONDS)
 
     def _submit(
         self, tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float
