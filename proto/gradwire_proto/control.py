@@ -150,17 +150,13 @@ class Control:
 
     # -- a rank's words
 
-    def seat(self, rank: int) -> int:
-        """ABSENT, SHARES or STREAMS."""
-        return self._words[self._ranks[rank] + _SEAT]
-
     def take_seat(self, rank: int, seat: int) -> None:
         """This is how the rank's tensors come."""
         self._words[self._ranks[rank] + _SEAT] = seat
         self.wake_all()
 
     def seats(self) -> list[int]:
-        """Of all local ranks."""
+        """Of all local ranks: ABSENT, SHARES or STREAMS."""
         return [self._words[block + _SEAT] for block in self._ranks]
 
     def submitted(self, rank: int, collectives: int) -> None:

@@ -230,7 +230,7 @@ class Engine:
             return
         if (execution := self._running.get(part.key)) is not None:
             execution.wake()
-        elif self.open_rounds > MOST_OPEN_ROUNDS:
+        elif len(self._rounds.open) > MOST_OPEN_ROUNDS:
             self.lost(source, f"it broke the rules: it began over {MOST_OPEN_ROUNDS} rounds")
 
     # -- one round
