@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
 """A rank that has joined opens its stream within this time, or is lost."""
 
+COLLECT_SECONDS = 0.3
+
 
 class Job:
     """Admits ranks, hands their chunks to the engine, and ends when the last one is gone."""
@@ -233,9 +235,9 @@ class Jobs:
         await job.ended.wait()
         await job.close()
         del self._jobs[generation]
-        # A job is a web of callbacks, and its arena's memory would stay until Python looks.
-        del job
-        gc.collect()
+        # A job is a web of callbacks: its arena and its connections would stay until Python
+        # looks. Its peers' streams and its ranks' lines, which point to it, end within moments.
+        asyncio.get_running_loop().call_later(COLLECT_SECONDS, gc.collect)
         async with self._news:
             self._news.notify_all()
         log.info("generation %s has ended", generation[:8])

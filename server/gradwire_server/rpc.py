@@ -7,8 +7,9 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -28,8 +29,6 @@ from gradwire_server.group import Member, Node, Picture
 from gradwire_server.seat import read_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from google.protobuf.duration_pb2 import Duration
 
     from gradwire_server.job import Job, Jobs
@@ -48,6 +47,7 @@ _STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
 ]
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Method = Callable[[Any, Context], Awaitable[Any]]
 
 
 def handlers(aggregator: Aggregator, peer: Peer) -> list[grpc.GenericRpcHandler]:
@@ -57,7 +57,7 @@ def handlers(aggregator: Aggregator, peer: Peer) -> list[grpc.GenericRpcHandler]
         method: Callable[..., Any], request: type[Message], response: type[Message]
     ) -> grpc.RpcMethodHandler[Any, Any]:
         return grpc.unary_unary_rpc_method_handler(
-            method,
+            refusing(method),
             request_deserializer=request.FromString,
             response_serializer=response.SerializeToString,
         )
@@ -67,15 +67,34 @@ def handlers(aggregator: Aggregator, peer: Peer) -> list[grpc.GenericRpcHandler]
         "Join": unary(aggregator.join, pb.JoinRequest, pb.JoinResponse),
         "Leave": unary(aggregator.leave, pb.LeaveRequest, pb.LeaveResponse),
         "Status": unary(aggregator.status, pb.StatusRequest, pb.StatusResponse),
-        "Reduce": grpc.stream_stream_rpc_method_handler(aggregator.reduce),
+        "Reduce": grpc.stream_stream_rpc_method_handler(refusing(aggregator.reduce)),
     }
     exchange: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Exchange": grpc.stream_stream_rpc_method_handler(peer.exchange)
+        "Exchange": grpc.stream_stream_rpc_method_handler(refusing(peer.exchange))
     }
     return [
         grpc.method_handlers_generic_handler("gradwire.v1.Aggregator", calls),
         grpc.method_handlers_generic_handler("gradwire.v1.Peer", exchange),
     ]
+
+
+def refusing(method: Method) -> Method:
+    """Our errors as gRPC's statuses.
+
+    gRPC remembers the last call, its error and thereby its frames until the next call comes:
+    so it is told outside of them, or they would keep a job's memory and connections.
+    """
+
+    async def call(request: Any, context: Context) -> Any:  # noqa: ANN401
+        try:
+            return await method(request, context)
+        except GradwireServerError as error:
+            code = next(code for kind, code in _STATUS if isinstance(error, kind))
+            text = str(error)
+        await context.abort(code, text)
+        raise AssertionError("abort raises")
+
+    return call
 
 
 class Identity:
@@ -119,12 +138,6 @@ class Aggregator:
 
     async def join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
         """Seat a rank; answer when all nodes are linked."""
-        try:
-            return await self._join(request)
-        except GradwireServerError as error:
-            await _abort(context, error)
-
-    async def _join(self, request: pb.JoinRequest) -> pb.JoinResponse:
         if request.protocol != PROTOCOL:
             raise RefusedError(
                 f"this daemon is gradwire {self._identity.version} and speaks protocol"
@@ -172,9 +185,7 @@ class Aggregator:
                 request, payload = wire.split(data, pb.ReduceRequest)
                 job.engine.contribute(rank, *read_request(request, payload))
         except (DecodeError, ValueError) as error:
-            await _abort(context, ProtocolError(f"this is no ReduceRequest: {error}"))
-        except GradwireServerError as error:
-            await _abort(context, error)
+            raise ProtocolError(f"this is no ReduceRequest: {error}") from None
         finally:
             if job is not None:
                 job.lose(rank, "its stream ended without leaving the job")
@@ -216,15 +227,11 @@ class Peer:
             hello = peer_pb2.Frame.FromString(await _read(context)).hello
             async with asyncio.timeout(DEFAULT_CONNECT_SECONDS):
                 job = await self._jobs.await_generation(hello.generation)
-            await job.transport.accept(hello, context.read, context.write)
         except TimeoutError:
-            await context.abort(
-                grpc.StatusCode.UNAVAILABLE, "none of this node's ranks has joined yet"
-            )
+            raise LostError("none of this node's ranks has joined yet") from None
         except DecodeError as error:
-            await _abort(context, ProtocolError(f"this is no Frame: {error}"))
-        except GradwireServerError as error:
-            await _abort(context, error)
+            raise ProtocolError(f"this is no Frame: {error}") from None
+        await job.transport.accept(hello, context.read, context.write)
 
 
 class _Stream:
@@ -267,12 +274,6 @@ async def _read(context: Context) -> bytes:
     if data is grpc.aio.EOF:
         raise ProtocolError("the stream ended before its first message")
     return bytes(data)
-
-
-async def _abort(context: Context, error: GradwireServerError) -> NoReturn:
-    code = next(code for kind, code in _STATUS if isinstance(error, kind))
-    await context.abort(code, str(error))
-    raise AssertionError("abort raises")
 
 
 def _network() -> str:

@@ -195,29 +195,46 @@ class GrpcTransport:
                 f"round trip {round_trip * 1e3:.2g} ms, ",
             )
         await link.bulk.wait()
-        tried: list[asyncio.Future[str]] = []
-        for lane in range(1, count):
-            tried.append(asyncio.get_running_loop().create_future())
-            address = addresses[lane % len(addresses)]
-            lanes.create_task(self._dial_lane(peer, link, (lane, count, address), tried[-1]))
-        for trouble in sorted({*await asyncio.gather(*tried)} - {""}):
+        opening = (
+            self._open_lane(peer, link, (lane, count, addresses[lane % len(addresses)]), lanes)
+            for lane in range(1, count)
+        )
+        for trouble in sorted({*await asyncio.gather(*opening)} - {""}):
             log.warning("link to node %d: no connection to %s", peer, trouble)
         log.info("link to node %d: %s%d connections", peer, way, link.status.connections)
 
-    async def _dial_lane(
-        self, peer: int, link: Link, place: tuple[int, int, str], tried: asyncio.Future[str]
-    ) -> None:
-        lane, lanes, address = place
+    async def _open_lane(
+        self, peer: int, link: Link, place: tuple[int, int, str], lanes: asyncio.TaskGroup
+    ) -> str:
+        """Once the other side has taken it, a lane is served by a task of its own.
+
+        Returns what stood in the way, or nothing. Before that it ends with its caller, whom the
+        end of the link cancels: a peer that is done with the generation may never answer.
+        """
+        lane, count, address = place
         options = [*OPTIONS, ("gradwire.lane", lane)]
-        async with grpc.aio.insecure_channel(address, options=options) as channel:
-            call: Any = channel.stream_stream(METHOD)()
-            try:
-                await self._greet(peer, call, self._hello(lane, lanes=lanes, key=link.key))
-            except (*BROKEN, DecodeError, ProtocolError) as error:
-                tried.set_result(f"{address}: {words(error)}")
-                return
-            # Heard of only once the link has its lane, below.
-            tried.set_result("")
+        channel = grpc.aio.insecure_channel(address, options=options)
+        call: Any = channel.stream_stream(METHOD)()
+        try:
+            await self._greet(peer, call, self._hello(lane, lanes=count, key=link.key))
+        except BaseException as error:
+            await channel.close()
+            if isinstance(error, (*BROKEN, DecodeError, ProtocolError)):
+                return f"{address}: {words(error)}"
+            raise
+        lanes.create_task(self._serve_lane(link, lane, channel, call))
+        # So that the link has it when it is told of.
+        await asyncio.sleep(0)
+        return ""
+
+    async def _serve_lane(
+        self,
+        link: Link,
+        lane: int,
+        channel: grpc.aio.Channel,
+        call: Any,  # noqa: ANN401
+    ) -> None:
+        async with channel:
             await link.serve(lane, call.read, call.write)
             call.cancel()
 
