@@ -11,7 +11,7 @@ from gradwire._tensor import unflatten
 if TYPE_CHECKING:
     import torch
 
-    from gradwire._result import Result
+    from gradwire._pipeline import Outcome
     from gradwire._tensor import Described
 
 
@@ -38,7 +38,7 @@ class Collective:
     """Its elements in a row; what travels, and where the result comes back."""
     described: Described
     weight: float
-    future: Result
+    future: Outcome
     since: float = field(default_factory=time.monotonic)
 
     @property

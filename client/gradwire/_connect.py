@@ -20,6 +20,7 @@ from gradwire._session import Place, Session
 from gradwire._settings import Settings, load
 from gradwire._shared_memory import Arena, from_now
 from gradwire._stream import Streaming
+from gradwire._ways import Way, Ways
 from gradwire_proto import PROTOCOL
 from gradwire_proto.addresses import SYSTEM_SOCKET, user_socket
 from gradwire_proto.control import ABSENT, SHARES, STREAMS
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 PROBE_SECONDS = 1.0
 JOIN_GRACE_SECONDS = 5.0
 SEAT_LOOK_SECONDS = 0.1
+
+URGENT = "/urgent"
+"""What is urgent goes in a generation beside the job's, named after it."""
 
 
 def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
@@ -76,11 +80,12 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     store, rank, world_size = find_store(store, rank, world_size)
     meeting = Meeting(store, rank, world_size, settings.connect_timeout)
     with contextlib.ExitStack() as unless_seated:
-        found = Daemon(_find_daemon(settings, meeting, unless_seated))
-        unless_seated.callback(found.close)
-        described = found.describe(settings.connect_timeout, wait=True)
+        address = _find_daemon(settings, meeting, unless_seated)
+        with contextlib.closing(Daemon(address)) as found:
+            described = found.describe(settings.connect_timeout, wait=True)
         picture = meeting.agree(described)
-        session = _sit_down(found, picture, rank, world_size, settings)
+        daemons = _reach(address, described)
+        session = _Table(daemons, picture, rank, world_size, settings).session()
         unless_seated.pop_all()
     return session
 
@@ -135,40 +140,81 @@ def _listens(path: Path) -> bool:
     return True
 
 
-def _sit_down(
-    daemon: Daemon, picture: Picture, rank: int, world_size: int, settings: Settings
-) -> Session:
-    request = pb.JoinRequest(
-        protocol=PROTOCOL,
-        generation=picture.generation,
-        rank=rank,
-        world_size=world_size,
-        nodes=picture.nodes,
-        node=picture.node,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        shared_memory=settings.shared_memory,
-    )
-    request.timeout.FromMilliseconds(int(1000 * settings.timeout))
-    request.warn_after.FromMilliseconds(int(1000 * settings.warn_after))
-    request.connect_timeout.FromMilliseconds(int(1000 * settings.connect_timeout))
-    seat = daemon.join(request, settings.connect_timeout + JOIN_GRACE_SECONDS)
-    carrier = _open_carrier(daemon, seat, picture, settings.connect_timeout)
-    place = Place(
-        rank=rank,
-        world_size=world_size,
-        node=picture.node,
-        nodes=len(picture.nodes),
-        generation=picture.generation,
-        daemon=daemon.address,
-        path=carrier.path,
-    )
+class _Table:
+    """Seats for one rank of an agreed job."""
 
-    def leave() -> None:
-        daemon.leave(seat.seat)
-        daemon.close()
+    def __init__(
+        self,
+        daemons: list[str],
+        picture: Picture,
+        rank: int,
+        world_size: int,
+        settings: Settings,
+    ) -> None:
+        self._daemons = daemons
+        self._picture = picture
+        self._rank = rank
+        self._world_size = world_size
+        self._settings = settings
 
-    return Session(place, Pipeline(carrier, settings.timeout), leave)
+    def session(self) -> Session:
+        """Take a seat at every worker."""
+        ways = Ways(len(self._picture.workers), self._sit_down)
+        place = Place(
+            rank=self._rank,
+            world_size=self._world_size,
+            node=self._picture.node,
+            nodes=len(self._picture.nodes),
+            generation=self._picture.generation,
+            daemon=self._daemons[0],
+        )
+        return Session(place, ways)
+
+    def _sit_down(self, worker: int, urgent: bool) -> Way:
+        patience = self._settings.connect_timeout
+        with contextlib.ExitStack() as unless_seated:
+            daemon = Daemon(self._daemons[worker])
+            unless_seated.callback(daemon.close)
+            seat = daemon.join(
+                self._request(worker, urgent=urgent), patience + JOIN_GRACE_SECONDS
+            )
+            carrier = _open_carrier(daemon, seat, self._picture, patience)
+            unless_seated.pop_all()
+
+        def leave() -> None:
+            daemon.leave(seat.seat)
+            daemon.close()
+
+        return Way(Pipeline(carrier, self._settings.timeout), leave, carrier.path)
+
+    def _request(self, worker: int, *, urgent: bool) -> pb.JoinRequest:
+        settings = self._settings
+        request = pb.JoinRequest(
+            protocol=PROTOCOL,
+            generation=self._picture.generation + (URGENT if urgent else ""),
+            rank=self._rank,
+            world_size=self._world_size,
+            nodes=self._picture.workers[worker],
+            node=self._picture.node,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            shared_memory=settings.shared_memory,
+            urgent=urgent,
+        )
+        request.timeout.FromMilliseconds(int(1000 * settings.timeout))
+        request.warn_after.FromMilliseconds(int(1000 * settings.warn_after))
+        request.connect_timeout.FromMilliseconds(int(1000 * settings.connect_timeout))
+        return request
+
+
+def _reach(address: str, described: pb.DescribeResponse) -> list[str]:
+    """Where this rank finds each worker: the same way as the first."""
+    local = address.startswith("unix:")
+    others = [
+        f"unix:{worker.socket}" if local else worker.addresses[0]
+        for worker in described.workers
+    ]
+    return [address, *others]
 
 
 def _open_carrier(

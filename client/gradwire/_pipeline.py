@@ -101,6 +101,18 @@ class Carrier(Protocol):
         ...
 
 
+class Outcome(Protocol):
+    """Where the outcome of a collective goes."""
+
+    def done(self) -> bool:
+        """It has come."""
+        ...
+
+    def settle(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
+        """Take the result that outcome returns, or the error that it is."""
+        ...
+
+
 class Pipeline:
     """One rank's collectives. All methods may be called from any thread."""
 
@@ -108,6 +120,7 @@ class Pipeline:
         self._rounds = self._bytes = 0
         self._seconds = 0.0
         self.over: AggregationError | None = None
+        self._told_lost: Callable[[AggregationError], None] | None = None
         self._process = os.getpid()
         self._carrier = carrier
         self._timeout = timeout
@@ -143,7 +156,15 @@ class Pipeline:
         weight: float,
     ) -> Result:
         """Send a tensor on its way. Raises LostError where the pipeline is over."""
-        future, flat = Result(self._work_until), flatten(tensor)
+        future = Result(self.work_until)
+        self.bring(tensor, described, weight, future)
+        return future
+
+    def bring(
+        self, tensor: torch.Tensor, described: Described, weight: float, future: Outcome
+    ) -> None:
+        """See submit; the outcome goes to `future`."""
+        flat = flatten(tensor)
         with self._lock:
             if self.over is not None:
                 raise type(self.over)(str(self.over))
@@ -160,7 +181,12 @@ class Pipeline:
                 self._carrier.skip(sequence)
         if failed is not None:
             self._resolve(collective, failed)
-        return future
+
+    def on_lost(self, tell: Callable[[AggregationError], None]) -> None:
+        """Have this called where the pipeline ends without its owner's doing."""
+        self._told_lost = tell
+        if self.over is not None:
+            tell(self.over)
 
     def check_process(self) -> None:
         """Raise LostError in a process forked from the one that connected."""
@@ -191,6 +217,13 @@ class Pipeline:
         if leave is not None:
             leave()
         self._carrier.hang_up()
+        self._let_go(error, waiting, orphaned=leave is None)
+        if leave is None and self._told_lost is not None:
+            self._told_lost(error)
+
+    def _let_go(
+        self, error: AggregationError, waiting: list[Collective], *, orphaned: bool
+    ) -> None:
         # Whoever is at work leaves off after the piece that he is at.
         mine = self._working.acquire(timeout=CLOSE_SECONDS)
         try:
@@ -201,7 +234,7 @@ class Pipeline:
                 self._resolve(collective, type(error)(text))
             if mine:
                 with self._lock:
-                    self._carrier.close(orphaned=leave is None)
+                    self._carrier.close(orphaned=orphaned)
         finally:
             if mine:
                 self._working.release()
@@ -232,7 +265,7 @@ class Pipeline:
             self._called.wait(RECENT_LOOK_SECONDS if recent else LOOK_SECONDS)
             self._called.clear()
 
-    def _work_until(self, future: Result) -> None:
+    def work_until(self, future: Outcome) -> None:
         """Work until this future has its result, unless somebody does already."""
         self.check_process()
         while not future.done() and self.over is None and self._working.acquire(blocking=False):

@@ -61,6 +61,8 @@ class Card:
     chunk_bytes: int
     addresses: list[str] = field(default_factory=list)
     bandwidth: int = 0
+    workers: list[list[str]] = field(default_factory=list)
+    """Addresses of the daemon's further workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,14 @@ class Picture:
     """The job, as all its ranks agreed."""
 
     generation: str
-    nodes: list[pb.Node]
+    workers: list[list[pb.Node]]
+    """For each worker that all daemons have: the nodes, as they are found there."""
     node: int
+
+    @property
+    def nodes(self) -> list[pb.Node]:
+        """The nodes, as the first workers have them."""
+        return self.workers[0]
 
 
 class Meeting:
@@ -117,6 +125,7 @@ class Meeting:
             daemon.chunk_bytes,
             list(daemon.addresses),
             daemon.bandwidth,
+            [list(worker.addresses) for worker in daemon.workers],
         )
         if self._rank == 0 and not self.first("picture"):
             raise ConnectError(_ANOTHER.format(rank=0))
@@ -149,9 +158,9 @@ class Meeting:
             raise ConnectError(picture["error"])
         if picture["tokens"][self._rank] != self._token:
             raise ConnectError(_ANOTHER.format(rank=self._rank))
-        nodes = [pb.Node(**node) for node in picture["nodes"]]
-        here = next(index for index, node in enumerate(nodes) if self._rank in node.ranks)
-        return Picture(picture["generation"], nodes, here)
+        workers = [[pb.Node(**node) for node in nodes] for nodes in picture["workers"]]
+        here = next(index for index, node in enumerate(workers[0]) if self._rank in node.ranks)
+        return Picture(picture["generation"], workers, here)
 
     def _wait(self, keys: list[str], what: str, timeout_seconds: float) -> list[str]:
         """Keys that are still missing after the timeout."""
@@ -207,24 +216,30 @@ def _closed(card: Card) -> list[str]:
 
 def draw(cards: list[Card]) -> dict[str, Any]:
     """The picture: nodes in the order of their lowest ranks."""
-    nodes: dict[str, dict[str, Any]] = {}
+    ranks: dict[str, list[int]] = {}
     for rank, card in enumerate(cards):
-        node = nodes.setdefault(
-            card.node_id,
-            {
-                "id": card.node_id,
-                "address": card.address,
-                "addresses": card.addresses,
-                "bandwidth": card.bandwidth,
-                "host": card.host,
-                "ranks": [],
-            },
-        )
-        node["ranks"].append(rank)
+        ranks.setdefault(card.node_id, []).append(rank)
+    workers = 1 + min(len(card.workers) for card in cards)
     return {
         "generation": uuid.uuid4().hex,
         "tokens": [card.token for card in cards],
-        "nodes": list(nodes.values()),
+        "workers": [
+            [_node(cards[there[0]], there, worker) for there in ranks.values()]
+            for worker in range(workers)
+        ],
+    }
+
+
+def _node(card: Card, ranks: list[int], worker: int) -> dict[str, Any]:
+    """A node's entry, as it is found at one of its workers."""
+    addresses = card.workers[worker - 1] if worker else card.addresses
+    return {
+        "id": card.node_id,
+        "address": addresses[0] if worker else card.address,
+        "addresses": addresses,
+        "bandwidth": card.bandwidth,
+        "host": card.host,
+        "ranks": ranks,
     }
 
 

@@ -10,16 +10,16 @@ from gradwire._errors import LostError
 from gradwire._tensor import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
     import torch
 
     from gradwire._collective import SessionStats
-    from gradwire._pipeline import Pipeline
     from gradwire._result import Result
     from gradwire._tensor import Shape
+    from gradwire._ways import Ways
 
 
 EXIT_SECONDS = 2.0
@@ -36,7 +36,6 @@ class Place:
     nodes: int
     generation: str
     daemon: str
-    path: str
 
 
 class Session:
@@ -46,10 +45,9 @@ class Session:
     also closed when the process ends.
     """
 
-    def __init__(self, place: Place, pipeline: Pipeline, leave: Callable[[], None]) -> None:
+    def __init__(self, place: Place, ways: Ways) -> None:
         self._place = place
-        self._pipeline = pipeline
-        self._leave = leave
+        self._ways = ways
         atexit.register(self._exit)
 
     @property
@@ -85,15 +83,20 @@ class Session:
     @property
     def path(self) -> str:
         """How tensors reach the daemon: "shared_memory" or "stream"."""
-        return self._place.path
+        return self._ways.path
 
     @property
     def stats(self) -> SessionStats:
         """Counts since the session began."""
-        return self._pipeline.stats
+        return self._ways.stats
 
     def all_reduce(
-        self, tensor: torch.Tensor, op: str = "mean", weight: float | None = None
+        self,
+        tensor: torch.Tensor,
+        op: str = "mean",
+        weight: float | None = None,
+        *,
+        urgent: bool = False,
     ) -> torch.futures.Future[torch.Tensor]:
         """Reduce a tensor over all ranks, in place; returns at once.
 
@@ -104,13 +107,20 @@ class Session:
         truncated. What is chained to the future may submit collectives, too, if it does so in
         the same order on all ranks.
 
+        What is urgent overtakes what is not, in the ranks and between the nodes, which keep a
+        little for the rest; each kind keeps its own order. For loops that need some results
+        before others: DDP waits for all of them. The first urgent tensor takes another seat,
+        for which the call waits until all ranks have come to theirs (ConnectError after
+        connect_timeout).
+
         Raises TypeError or ValueError for what can't be reduced, and LostError where the
         session is over. The future raises MismatchError or RoundTimeoutError, after which the
         session goes on, or LostError, after which it does not. What the tensor holds after an
         error is not defined: a large one may have come back in part.
         """
         shapes = [tuple(getattr(tensor, "shape", ()))]
-        return self._submit(tensor, shapes, op, 1.0 if weight is None else weight)
+        weight = 1.0 if weight is None else weight
+        return self._submit(tensor, shapes, op, weight, urgent=urgent)
 
     def submit(
         self, tensor: torch.Tensor, shapes: Sequence[Shape]
@@ -120,23 +130,30 @@ class Session:
         For hooks: it is C++ code that waits for the future, and does no work meanwhile.
         """
         future = self._submit(tensor, shapes, "mean", 1.0)
-        self._pipeline.call_mover()
+        self._ways.call_movers()
         return future
 
     def close(self) -> None:
         """Leave the job; collectives without a result fail on this rank. May be repeated."""
         atexit.unregister(self._exit)
-        self._pipeline.end(LostError("this session was closed"), self._leave)
+        self._ways.end(LostError("this session was closed"))
 
     def _exit(self) -> None:
         self.close()
-        self._pipeline.join(EXIT_SECONDS)
+        self._ways.join_threads(EXIT_SECONDS)
 
     def _submit(
-        self, tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float
+        self,
+        tensor: torch.Tensor,
+        shapes: Sequence[Shape],
+        op: str,
+        weight: float,
+        *,
+        urgent: bool = False,
     ) -> Result:
-        self._pipeline.check_process()
-        return self._pipeline.submit(tensor, describe(tensor, shapes, op, weight), weight)
+        self._ways.check_process()
+        described = describe(tensor, shapes, op, weight)
+        return self._ways.submit(tensor, described, weight, urgent=urgent)
 
     def __enter__(self) -> Self:
         return self
@@ -150,5 +167,5 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        state = "open" if self._pipeline.over is None else "over"
+        state = "open" if self._ways.over is None else "over"
         return f"<gradwire.Session rank {self.rank} of {self.world_size}, {state}>"

@@ -78,6 +78,15 @@ def _spec(op: pb.Op, dtype: torch.dtype, elements: int, shapes: tuple[Shape, ...
     return Described(spec, spec.SerializeToString())
 
 
+@lru_cache(maxsize=1024)
+def part_of(whole: Described, elements: int) -> Described:
+    """A part of so many elements of a tensor that is described as a whole."""
+    spec = pb.Spec()
+    spec.CopyFrom(whole.spec)
+    spec.elements = elements
+    return Described(spec, spec.SerializeToString())
+
+
 def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
     if op not in OPS:
         raise ValueError(f"expected op to be one of {', '.join(OPS)}, got {op!r}")

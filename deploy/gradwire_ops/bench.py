@@ -7,6 +7,7 @@ import os
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+import psutil
 from rich.console import Console
 
 from gradwire_ops import query
@@ -91,15 +92,23 @@ def _daemons(plan: Plan, places: tuple[Place, ...]) -> Iterator[Cluster]:
             place.on_cores(cores_of(node, count, available))
             for node, place in enumerate(places or (HERE,) * plan.nodes)
         )
-    with cluster(plan.nodes, {"GRADWIRE_SCHEDULE": plan.schedule}, places) as nodes:
+    settings = {"GRADWIRE_SCHEDULE": plan.schedule}
+    if plan.workers is not None:
+        settings["GRADWIRE_WORKERS"] = str(plan.workers)
+    with cluster(plan.nodes, settings, places) as nodes:
         yield nodes
 
 
 def _job(plan: Plan, nodes: Cluster) -> Job:
     """The ranks read the daemons' clocks themselves, between their rounds."""
-    daemons = json.dumps([daemon.pid for daemon in nodes.daemons])
+    daemons = json.dumps([pid for daemon in nodes.daemons for pid in _processes(daemon.pid)])
     layout = (plan.ranks_per_node,) * plan.nodes
     return Job("gradwire_ops.bench_rank", (plan.to_json(), daemons), layout, TIMEOUT_SECONDS)
+
+
+def _processes(daemon: int) -> list[int]:
+    """A daemon's processes: itself, and its workers."""
+    return [daemon, *(child.pid for child in psutil.Process(daemon).children())]
 
 
 @contextmanager

@@ -48,6 +48,8 @@ class Plan:
     """The network between the nodes; None: loopback."""
     daemon_cores: int | None = None
     """Cores that each daemon may use; None: all."""
+    workers: int | None = None
+    """Processes of each daemon; None: as GRADWIRE_WORKERS says, or one."""
 
     @property
     def ranks(self) -> int:
@@ -86,6 +88,7 @@ class PlanFlags:
     mtu: str | None = None
     interfaces: str | None = None
     daemon_cores: str | None = None
+    workers: str | None = None
 
 
 def make_plan(flags: PlanFlags) -> Plan:
@@ -100,7 +103,8 @@ def make_plan(flags: PlanFlags) -> Plan:
         dtype=dtype,
         op=_choice("--op", flags.op, OPS, mistakes),
         schedule=_choice("--schedule", flags.schedule, SCHEDULES, mistakes),
-        daemon_cores=_cores(flags.daemon_cores, mistakes),
+        daemon_cores=_optional("--daemon-cores", flags.daemon_cores, mistakes),
+        workers=_optional("--workers", flags.workers, mistakes),
     )
     if plan.dtype.startswith("int") and plan.op == "mean":
         mistakes.append("--op: mean needs a floating-point --dtype")
@@ -186,8 +190,8 @@ def _count(flag: str, text: str, mistakes: list[str]) -> int:
     return 1
 
 
-def _cores(text: str | None, mistakes: list[str]) -> int | None:
-    return None if text is None else _count("--daemon-cores", text, mistakes)
+def _optional(flag: str, text: str | None, mistakes: list[str]) -> int | None:
+    return None if text is None else _count(flag, text, mistakes)
 
 
 def cores_of(node: int, count: int, available: Sequence[int]) -> tuple[int, ...]:

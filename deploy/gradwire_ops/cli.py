@@ -84,6 +84,10 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         str | None,
         typer.Option(metavar="N", help="Threads that add; 0: none, -1: the spare cores."),
     ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Processes to spread a fast network's work over."),
+    ] = None,
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="auto, ring, tree, direct or one-shot.")
     ] = None,
@@ -109,6 +113,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         "slots": slots,
         "chunk_bytes": chunk_bytes,
         "kernel_threads": kernel_threads,
+        "workers": workers,
         "schedule": schedule,
         "log_level": log_level,
         "config": config,
@@ -177,6 +182,9 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
         str | None,
         typer.Option(metavar="N", help="Cores that each daemon may use; by default all."),
     ] = None,
+    workers: Annotated[
+        str | None, typer.Option(metavar="N", help="Processes of each daemon; 1.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Time all-reduces of many sizes, ours beside gloo in the same run.
@@ -200,6 +208,7 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
         mtu=mtu,
         interfaces=interfaces,
         daemon_cores=daemon_cores,
+        workers=workers,
     )
     raise typer.Exit(command.run(flags, as_json=json))
 

@@ -18,7 +18,7 @@ import grpc
 import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from gradwire_proto.addresses import (
     is_unspecified,
@@ -29,7 +29,7 @@ from gradwire_proto.addresses import (
 )
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
-from gradwire_server import shared_memory
+from gradwire_server import metrics_page, shared_memory
 from gradwire_server.allocator import keep_memory
 from gradwire_server.doorbell import Doorbell
 from gradwire_server.engine import Terms
@@ -39,6 +39,8 @@ from gradwire_server.kernels import Kernels
 from gradwire_server.metrics import Metrics
 from gradwire_server.reduce.choose import SCHEDULES
 from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
+from gradwire_server.transport.precedence import Precedence
+from gradwire_server.workers import Fleet, Report, forked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -80,36 +82,47 @@ def run(settings: Settings) -> int:
     keep_memory()
     # What is loaded by now stays: the collections at the end of each job need not look at it.
     gc.freeze()
-    try:
-        uvloop.run(_serve(settings))
-    except StartError as error:
-        log.error("%s", error)
-        return 1
-    return 0
+    with forked(settings) as (own, fleet):
+        try:
+            return uvloop.run(_serve(own, fleet))
+        except StartError as error:
+            log.error("%s", error)
+            return 1
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, fleet: Fleet) -> int:
+    """Exit code: 1 where a worker was lost."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with _running(settings, stop) as identity:
+    async with _running(settings, fleet, stop) as identity:
         parts = [f"listen {','.join(identity.addresses)}", f"socket {identity.socket}"]
         if identity.metrics:
             parts.append(f"metrics http://{identity.metrics}/metrics")
+        if identity.workers:
+            parts.append(f"{1 + len(identity.workers)} workers")
+        fleet.watch(stop.set)
+        fleet.report(Report(identity.socket, identity.addresses, identity.metrics))
         log.info("ready: %s", ", ".join(parts))
         await stop.wait()
         log.info("stopping")
+    return 1 if fleet.broken else 0
 
 
 @contextlib.asynccontextmanager
-async def _running(settings: Settings, stop: asyncio.Event) -> AsyncIterator[Identity]:
+async def _running(
+    settings: Settings, fleet: Fleet, stop: asyncio.Event
+) -> AsyncIterator[Identity]:
     """A daemon that serves; when the block ends, its jobs are told and all is put away."""
     release = version("gradwire")
     metrics = Metrics(CollectorRegistry(), release)
     kernels = Kernels(settings.kernel_threads)
     identity = Identity(release, uuid.uuid4().hex)
-    jobs = Jobs(lambda group, request: _make_job(settings, group, request, kernels, metrics))
+    precedence = Precedence()
+    jobs = Jobs(
+        lambda group, request: _make_job(settings, group, request, kernels, metrics, precedence)
+    )
     doorbell = Doorbell(settings.shm_dir, jobs.find_seat)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(kernels.close)
@@ -120,7 +133,11 @@ async def _running(settings: Settings, stop: asyncio.Event) -> AsyncIterator[Ide
         removed = shared_memory.remove_orphans(settings.shm_dir)
         if removed:
             log.info("removed %d arenas that no process uses any more", removed)
-        identity.metrics = stack.enter_context(_metrics_page(settings.metrics_listen, metrics))
+        identity.workers = fleet.await_reports()
+        pages = [worker.metrics for worker in identity.workers]
+        identity.metrics = stack.enter_context(
+            metrics_page.serving(settings.metrics_listen, metrics, pages)
+        )
         doorbell.open()
         stack.callback(doorbell.close)
         identity.doorbell = str(doorbell.path)
@@ -240,34 +257,13 @@ def _owned_socket(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-@contextlib.contextmanager
-def _metrics_page(listen: str, metrics: Metrics) -> Iterator[str]:
-    """Serve the metrics; gives the real address, or nothing where they are off."""
-    if not listen:
-        yield ""
-        return
-    host, port = split_address(listen)
-    try:
-        server, thread = start_http_server(port, host, registry=metrics.registry)
-    except OSError as error:
-        raise StartError(
-            f"can't serve metrics on {listen}: {error.strerror}. --metrics-listen HOST:0 takes"
-            " any free port, --metrics-listen '' switches the page off"
-        ) from error
-    try:
-        yield join_address(host, server.server_port)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _make_job(
+def _make_job(  # noqa: PLR0913 - what a job is made of
     settings: Settings,
     group: Group,
     request: pb.JoinRequest,
     kernels: Kernels,
     metrics: Metrics,
+    precedence: Precedence,
 ) -> Job:
     arena = _make_arena(settings, group.local_ranks, needed=request.shared_memory)
     timeout = request.timeout.ToTimedelta().total_seconds() or 60.0
@@ -278,8 +274,9 @@ def _make_job(
         request.warn_after.ToTimedelta().total_seconds() or timeout / 4,
         SCHEDULES.get(settings.schedule),
         settings.connections,
+        request.urgent,
     )
-    return Job(group, terms, arena, kernels, metrics)
+    return Job(group, terms, arena, kernels, metrics, precedence)
 
 
 def _remove_if_empty(folder: Path) -> None:

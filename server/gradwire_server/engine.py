@@ -27,6 +27,7 @@ from gradwire_server.local import PrivateSlots
 from gradwire_server.reduce.choose import share_weights
 from gradwire_server.round import Contribution, Extent, Key, Round, Rounds
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
+from gradwire_server.transport.precedence import ALONE
 from gradwire_server.transport.stripes import AUTO
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gradwire_server.kernels import Kernels
     from gradwire_server.local import Local, Ranks
     from gradwire_server.metrics import Metrics
+    from gradwire_server.transport.precedence import Standing
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,8 @@ class Terms:
     """None: chosen for each chunk."""
     connections: int = AUTO
     """To each other node; as this node wants it where it dials."""
+    urgent: bool = False
+    """Goes before other generations on the way to the same nodes."""
 
 
 class Engine:
@@ -72,6 +76,7 @@ class Engine:
         chain: Chain | None,
         kernels: Kernels,
         metrics: Metrics,
+        standing: Standing = ALONE,
     ) -> None:
         self.group = group
         self.failed_count = 0
@@ -80,6 +85,7 @@ class Engine:
         self._terms = terms
         self._ranks = ranks
         self._metrics = metrics
+        self._standing = standing
         self._lateness = Lateness(group, metrics, terms.timeout_seconds, terms.warn_seconds)
         bandwidths = group.picture.bandwidths
         weights = share_weights(bandwidths) if bandwidths else ()
@@ -161,8 +167,10 @@ class Engine:
         execution = Execution(round_, extent, local, self._workplace, self._transport)
         self._running[round_.key] = execution
         execution.task = self._spawn(self._carry_out(execution))
+        self._standing.begin()
         # Not by the task itself: one that is cancelled before its first step does nothing.
         execution.task.add_done_callback(lambda _: local.release())
+        execution.task.add_done_callback(lambda _: self._standing.end())
 
     def leave(self, rank: int) -> None:
         """A local rank leaves in good order."""

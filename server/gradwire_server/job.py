@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gradwire_server.metrics import Metrics
     from gradwire_server.round import Key
     from gradwire_server.shared_memory import Arena
+    from gradwire_server.transport.precedence import Precedence
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +36,14 @@ COLLECT_SECONDS = 0.3
 class Job:
     """Admits ranks, hands their chunks to the engine, and ends when the last one is gone."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a job is made of; daemon puts it together
         self,
         group: Group,
         terms: Terms,
         arena: Arena | None,
         kernels: Kernels,
         metrics: Metrics,
+        precedence: Precedence,
     ) -> None:
         self.group = group
         self.terms = terms
@@ -49,9 +51,15 @@ class Job:
         self._chain = (
             None if arena is None else Chain(arena, group.local_ranks, alone=not group.peers)
         )
-        self.engine = Engine(group, terms, self, self._chain, kernels, metrics)
+        standing = precedence.standing(urgent=terms.urgent)
+        self.engine = Engine(group, terms, self, self._chain, kernels, metrics, standing)
         self.transport = GrpcTransport(
-            group, terms.chunk_bytes, self.engine, metrics, terms.connections
+            group,
+            terms.chunk_bytes,
+            self.engine,
+            metrics,
+            terms.connections,
+            standing,
         )
         self.engine.connect(self.transport)
         self.transport.dial()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
 
     from gradwire_server.job import Job, Jobs
+    from gradwire_server.workers import Report
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class Identity:
         self.doorbell = ""
         self.insecure = False
         self.chunk_bytes = 0
+        self.workers: list[Report] = []
         self.started = time.monotonic()
 
 
@@ -134,6 +136,10 @@ class Aggregator:
             network=_network(),
             addresses=self._identity.addresses,
             bandwidth=self._identity.bandwidth,
+            workers=[
+                pb.Worker(socket=each.socket, addresses=each.addresses)
+                for each in self._identity.workers
+            ],
         )
 
     async def join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:

@@ -68,6 +68,10 @@ class Settings(BaseSettings):
     that gRPC clients accept unless told otherwise."""
     kernel_threads: int = Field(-1, ge=-1, le=1024)
     """Threads for sums; 0: the event loop adds by itself; -1: cores to spare, at most 8."""
+    workers: int = Field(1, ge=1, le=64)
+    """Processes among which tensors and links are spread, for networks faster than one core.
+    Each further one listens one port on; on all nodes of a job as many are used as the node
+    with the fewest has."""
     schedule: Literal["auto", "ring", "tree", "direct", "one-shot"] = "auto"
     """How chunks travel; equal on all daemons of a job."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

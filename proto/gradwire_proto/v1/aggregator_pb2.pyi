@@ -16,7 +16,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("protocol", "version", "node_id", "address", "insecure", "chunk_bytes", "host", "network", "addresses", "bandwidth")
+    __slots__ = ("protocol", "version", "node_id", "address", "insecure", "chunk_bytes", "host", "network", "addresses", "bandwidth", "workers")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class DescribeResponse(_message.Message):
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     node_id: str
@@ -37,7 +38,16 @@ class DescribeResponse(_message.Message):
     network: str
     addresses: _containers.RepeatedScalarFieldContainer[str]
     bandwidth: int
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., insecure: _Optional[bool] = ..., chunk_bytes: _Optional[int] = ..., host: _Optional[str] = ..., network: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., bandwidth: _Optional[int] = ...) -> None: ...
+    workers: _containers.RepeatedCompositeFieldContainer[Worker]
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., insecure: _Optional[bool] = ..., chunk_bytes: _Optional[int] = ..., host: _Optional[str] = ..., network: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., bandwidth: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[Worker, _Mapping[str, object]]]] = ...) -> None: ...
+
+class Worker(_message.Message):
+    __slots__ = ("socket", "addresses")
+    SOCKET_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    socket: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, socket: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ("id", "address", "host", "ranks", "addresses", "bandwidth")
@@ -56,7 +66,7 @@ class Node(_message.Message):
     def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., addresses: _Optional[_Iterable[str]] = ..., bandwidth: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol", "generation", "rank", "world_size", "nodes", "node", "host", "pid", "shared_memory", "timeout", "warn_after", "connect_timeout")
+    __slots__ = ("protocol", "generation", "rank", "world_size", "nodes", "node", "host", "pid", "shared_memory", "timeout", "warn_after", "connect_timeout", "urgent")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +79,7 @@ class JoinRequest(_message.Message):
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     WARN_AFTER_FIELD_NUMBER: _ClassVar[int]
     CONNECT_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    URGENT_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     generation: str
     rank: int
@@ -81,7 +92,8 @@ class JoinRequest(_message.Message):
     timeout: _duration_pb2.Duration
     warn_after: _duration_pb2.Duration
     connect_timeout: _duration_pb2.Duration
-    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., node: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., shared_memory: _Optional[bool] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., warn_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., connect_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ...) -> None: ...
+    urgent: bool
+    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., node: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., shared_memory: _Optional[bool] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., warn_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., connect_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., urgent: _Optional[bool] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("seat", "chunk_bytes", "slots", "arena")

@@ -15,6 +15,7 @@ from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_server.errors import LostError, ProtocolError
 from gradwire_server.transport.lane import BROKEN
 from gradwire_server.transport.link import Link, Status, words
+from gradwire_server.transport.precedence import ALONE
 from gradwire_server.transport.stripes import AUTO, MOST_LANES, lanes_for
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gradwire_server.metrics import Metrics
     from gradwire_server.transport.base import Message, Receiver
     from gradwire_server.transport.lane import Read, Write
+    from gradwire_server.transport.precedence import Standing
 
 log = logging.getLogger(__name__)
 
@@ -48,19 +50,21 @@ OPTIONS: list[tuple[str, Any]] = [
 class GrpcTransport:
     """See transport.base.Transport."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what links are made of; Job puts it together
         self,
         group: Group,
         chunk_bytes: int,
         receiver: Receiver,
         metrics: Metrics,
         connections: int = AUTO,
+        standing: Standing = ALONE,
     ) -> None:
         self._group = group
         self._chunk_bytes = chunk_bytes
         self._receiver = receiver
         self._metrics = metrics
         self._connections = connections
+        self._standing = standing
         self._links: dict[int, Link] = {}
         self._held: list[str] = []
         self._accepted: set[int] = set()
@@ -254,7 +258,7 @@ class GrpcTransport:
         address = self._group.picture.nodes[peer].address
         traffic = self._metrics.hold_peer(address)
         self._held.append(address)
-        link = Link(peer, self._chunk_bytes, self._receiver, traffic)
+        link = Link(peer, self._chunk_bytes, self._receiver, traffic, self._standing)
         link.closing = self._closing
         return link
 

@@ -26,6 +26,7 @@ BROKEN = (
 
 Read = Callable[[], Awaitable[Any]]
 Write = Callable[[bytes], Awaitable[None]]
+Turn = Callable[[], Awaitable[None]]
 
 NOTHING = memoryview(b"")
 
@@ -49,9 +50,10 @@ class Sending:
 class Lane:
     """Writes in order, in a task of its own: a cancelled write would end the stream."""
 
-    def __init__(self, write: Write, count: Callable[[int], None]) -> None:
+    def __init__(self, write: Write, count: Callable[[int], None], turn: Turn) -> None:
         self._write = write
         self._count = count
+        self._turn = turn
         self._queue: asyncio.Queue[tuple[Sending, pb.Frame, memoryview]] = asyncio.Queue()
         self._writer = asyncio.create_task(self._pump())
         self.up = True
@@ -89,6 +91,8 @@ class Lane:
             while self.up:
                 sending, head, payload = await self._queue.get()
                 try:
+                    if payload.nbytes:
+                        await self._turn()
                     if not sending.written.cancelled():
                         await self._put(sending, head, payload)
                 finally:

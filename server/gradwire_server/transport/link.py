@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gradwire_server.metrics import Traffic
     from gradwire_server.transport.base import Message, Receiver
     from gradwire_server.transport.lane import Read, Write
+    from gradwire_server.transport.precedence import Standing
 
 PINGS = 8
 """The least of so many round trips is taken for the way's."""
@@ -50,7 +51,12 @@ class Link:
     """
 
     def __init__(
-        self, peer: int, chunk_bytes: int, receiver: Receiver, traffic: Traffic
+        self,
+        peer: int,
+        chunk_bytes: int,
+        receiver: Receiver,
+        traffic: Traffic,
+        standing: Standing,
     ) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
         self.bulk = asyncio.Event()
@@ -60,6 +66,7 @@ class Link:
         self._peer = peer
         self._receiver = receiver
         self._traffic = traffic
+        self._standing = standing
         self._lanes: dict[int, Lane] = {}
         self._claimed = {0}
         self._readers: set[asyncio.Task[str]] = set()
@@ -129,6 +136,7 @@ class Link:
             raise
 
     def _count_sent(self, size: int) -> None:
+        self._standing.moved()
         self._sent_bytes += size
         self._traffic.sent.inc(size)
 
@@ -159,7 +167,7 @@ class Link:
 
     async def serve(self, number: int, read: Read, write: Write) -> None:
         """Use a stream as this lane; returns when it ends."""
-        lane = self._lanes[number] = Lane(write, self._count_sent)
+        lane = self._lanes[number] = Lane(write, self._count_sent, self._standing.turn)
         if self.closing and number:
             lane.put(Sending(1), frames.short(Goodbye()))
         reader = asyncio.create_task(self._listen(read))
@@ -191,6 +199,7 @@ class Link:
         """Hand on what comes; returns why nothing more does, or nothing after a goodbye."""
         try:
             while (data := await read()) is not grpc.aio.EOF:
+                self._standing.moved()
                 self._received_bytes += len(data)
                 self._traffic.received.inc(len(data))
                 heard = frames.decode(data)

@@ -1,0 +1,220 @@
+"""The ways a session's tensors go: one to each worker of the daemon, and others for what is
+urgent.
+
+Every way is a pipeline to a seat of its own, in a generation of its own: what goes one way
+never waits for what goes another. A large tensor is cut into as many parts as there are
+workers; small ones take turns.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gradwire._collective import SessionStats
+from gradwire._errors import AggregationError, LostError
+from gradwire._result import Result
+from gradwire._tensor import flatten, part_of, unflatten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import torch
+
+    from gradwire._pipeline import Pipeline
+    from gradwire._tensor import Described
+
+LEAST_PART_BYTES = 1 << 20
+"""A tensor is cut where each worker gets so much of it."""
+
+ALIGNMENT = 16
+"""Parts begin at multiples of so many elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A pipeline, and how to give up its seat."""
+
+    pipeline: Pipeline
+    leave: Callable[[], None]
+    path: str
+    """How tensors travel: "shared_memory" or "stream"."""
+
+
+class Ways:
+    """All of a session's ways. Methods may be called from any thread."""
+
+    def __init__(self, workers: int, join: Callable[[int, bool], Way]) -> None:
+        """`join` takes a seat at a worker, for what is urgent or not; it may raise.
+
+        Raises what it raises; then no seat is kept.
+        """
+        self._workers = workers
+        self._join = join
+        self._ways: dict[bool, list[Way]] = {}
+        self._turns = {False: 0, True: 0}
+        self._lock = threading.Lock()
+        self._joining = threading.Lock()
+        self.over: AggregationError | None = None
+        self._open(urgent=False)
+
+    @property
+    def path(self) -> str:
+        """How tensors travel."""
+        return self._ways[False][0].path
+
+    @property
+    def stats(self) -> SessionStats:
+        """Counts since the beginning, over all ways."""
+        each = [way.pipeline.stats for way in self._all()]
+        return SessionStats(
+            sum(one.rounds for one in each),
+            sum(one.bytes_in for one in each),
+            sum(one.seconds_waiting for one in each),
+        )
+
+    def submit(
+        self, tensor: torch.Tensor, described: Described, weight: float, *, urgent: bool
+    ) -> Result:
+        """Send a tensor on its way. Raises LostError where the session is over."""
+        ways = self._ways.get(urgent) or self._open(urgent=urgent)
+        if len(ways) == 1:
+            return ways[0].pipeline.submit(tensor, described, weight)
+        with self._lock:
+            # As one step: the ways must see all tensors in the same order on every rank.
+            turn, self._turns[urgent] = self._turns[urgent], self._turns[urgent] + 1
+            flat = flatten(tensor)
+            ranges = cut(flat.numel(), flat.itemsize, len(ways))
+            if len(ranges) == 1:
+                return ways[turn % len(ways)].pipeline.submit(tensor, described, weight)
+            return _spread(tensor, flat, described, weight, ways, ranges)
+
+    def check_process(self) -> None:
+        """See Pipeline.check_process."""
+        self._ways[False][0].pipeline.check_process()
+
+    def call_movers(self) -> None:
+        """Somebody waits who does not work meanwhile."""
+        for way in self._all():
+            way.pipeline.call_mover()
+
+    def end(self, error: AggregationError) -> None:
+        """Leave the job; what has no result fails with this error."""
+        with self._lock:
+            if self.over is None:
+                self.over = error
+        for way in self._all():
+            way.pipeline.end(error, way.leave)
+
+    def join_threads(self, seconds: float) -> None:
+        """See Pipeline.join; for so long at most, all together."""
+        share = seconds / max(1, len(self._all()))
+        for way in self._all():
+            way.pipeline.join(share)
+
+    def _open(self, *, urgent: bool) -> list[Way]:
+        with self._joining:
+            if urgent in self._ways:
+                return self._ways[urgent]
+            if self.over is not None:
+                raise type(self.over)(str(self.over))
+            opened: list[Way] = []
+            try:
+                for worker in range(self._workers):
+                    way = self._join(worker, urgent)
+                    opened.append(way)
+                    way.pipeline.on_lost(self._lost)
+            except BaseException:
+                error = LostError("the session did not get all its seats")
+                for way in opened:
+                    way.pipeline.end(error, way.leave)
+                raise
+            self._ways[urgent] = opened
+            return opened
+
+    def _lost(self, error: AggregationError) -> None:
+        """One way is lost: so are the others, where the rest of its tensors are."""
+        with self._lock:
+            if self.over is not None:
+                return
+            self.over = error
+        for way in self._all():
+            way.pipeline.end(error)
+
+    def _all(self) -> list[Way]:
+        return [way for ways in tuple(self._ways.values()) for way in ways]
+
+
+def cut(elements: int, itemsize: int, ways: int) -> list[tuple[int, int]]:
+    """Elements [start, stop) of a tensor's parts, nearly equal, and no more than ways."""
+    count = max(1, min(ways, elements * itemsize // LEAST_PART_BYTES))
+    step = max(1, -(-elements // (count * ALIGNMENT))) * ALIGNMENT
+    starts = range(0, elements, step) if elements else (0,)
+    return [(start, min(start + step, elements)) for start in starts]
+
+
+def _spread(  # noqa: PLR0913 - a tensor, and where it goes
+    tensor: torch.Tensor,
+    flat: torch.Tensor,
+    described: Described,
+    weight: float,
+    ways: Sequence[Way],
+    ranges: Sequence[tuple[int, int]],
+) -> Result:
+    """Each part goes its own way; one result for all of them."""
+    whole = _Whole(tensor, flat, len(ranges))
+    parts: list[tuple[Pipeline, _Part]] = []
+    whole.result = Result(lambda _: _work(parts))
+    for way, (start, stop) in zip(ways, ranges, strict=False):
+        part = _Part(whole)
+        way.pipeline.bring(flat[start:stop], part_of(described, stop - start), weight, part)
+        if parts:
+            # Whoever waits works for one way after the other.
+            way.pipeline.call_mover()
+        parts.append((way.pipeline, part))
+    return whole.result
+
+
+def _work(parts: Iterable[tuple[Pipeline, _Part]]) -> None:
+    for pipeline, part in parts:
+        pipeline.work_until(part)
+
+
+class _Whole:
+    """Settles one result when all parts have settled; before that, some may be written yet."""
+
+    result: Result
+
+    def __init__(self, tensor: torch.Tensor, flat: torch.Tensor, parts: int) -> None:
+        self._tensor = tensor
+        self._flat = flat
+        self._open = parts
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+
+    def settled(self, error: Exception | None) -> None:
+        """One part more has."""
+        with self._lock:
+            self._error = self._error or error
+            self._open -= 1
+            if self._open:
+                return
+        self.result.settle(self._error or (lambda: unflatten(self._flat, self._tensor)))
+
+
+class _Part:
+    """See _pipeline.Outcome."""
+
+    def __init__(self, whole: _Whole) -> None:
+        self._whole = whole
+        self._done = False
+
+    def done(self) -> bool:
+        """See Outcome."""
+        return self._done
+
+    def settle(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
+        """See Outcome."""
+        self._done = True
+        self._whole.settled(outcome if isinstance(outcome, Exception) else None)

@@ -1,0 +1,88 @@
+"""The metrics page: this process's metrics, and those of its workers beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import logging
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest, start_http_server
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from gradwire_proto.addresses import join_address, split_address
+from gradwire_server.errors import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gradwire_server.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+FETCH_SECONDS = 2.0
+
+
+@contextlib.contextmanager
+def serving(listen: str, metrics: Metrics, workers: list[str]) -> Iterator[str]:
+    """Serve the page; gives the real address, or nothing where it is off."""
+    if not listen:
+        yield ""
+        return
+    registry = metrics.registry
+    if workers:
+        registry = CollectorRegistry()
+        registry.register(_Together(metrics.registry, workers))
+    host, port = split_address(listen)
+    try:
+        server, thread = start_http_server(port, host, registry=registry)
+    except OSError as error:
+        raise StartError(
+            f"can't serve metrics on {listen}: {error.strerror}. --metrics-listen HOST:0 takes"
+            " any free port, --metrics-listen '' switches the page off"
+        ) from error
+    try:
+        yield join_address(host, server.server_port)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Together(Collector):
+    """All processes' metrics, with a label that says whose they are."""
+
+    def __init__(self, own: CollectorRegistry, workers: list[str]) -> None:
+        self._own = own
+        self._workers = workers
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: what there is is only known when it is asked for."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """One family for all processes; one that does not answer is left out, with a word."""
+        families: dict[str, Metric] = {}
+        texts = [generate_latest(self._own).decode(), *map(_fetch, self._workers)]
+        for number, text in enumerate(texts):
+            for family in text_string_to_metric_families(text):
+                whole = families.setdefault(
+                    family.name, Metric(family.name, family.documentation, family.type)
+                )
+                for sample in family.samples:
+                    labels = {**sample.labels, "worker": str(number)}
+                    whole.add_sample(sample.name, labels, sample.value)
+        return families.values()
+
+
+def _fetch(address: str) -> str:
+    """A worker's page, or nothing."""
+    try:
+        connection = http.client.HTTPConnection(*split_address(address), timeout=FETCH_SECONDS)
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read().decode()
+    except OSError as error:
+        log.warning("no metrics from the worker at %s: %s", address, error)
+        return ""
