@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Protocol
 from gradwire._collective import Collective, SessionStats
 from gradwire._errors import AggregationError, LostError, MismatchError, RoundTimeoutError
 from gradwire._result import Result, join_all, resolvers
-from gradwire._tensor import flatten
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gradwire._tensor import Described
+    from gradwire._order import Order
 
 SILENCE_GRACE_SECONDS = 5.0
 """The daemon itself says who is late; one that is silent for so much longer is stuck."""
@@ -149,22 +148,14 @@ class Pipeline:
         with self._lock:
             return SessionStats(self._rounds, self._bytes, self._seconds)
 
-    def submit(
-        self,
-        tensor: torch.Tensor,
-        described: Described,
-        weight: float,
-    ) -> Result:
+    def submit(self, order: Order) -> Result:
         """Send a tensor on its way. Raises LostError where the pipeline is over."""
         future = Result(self.work_until)
-        self.bring(tensor, described, weight, future)
+        self.bring(order, future)
         return future
 
-    def bring(
-        self, tensor: torch.Tensor, described: Described, weight: float, future: Outcome
-    ) -> None:
+    def bring(self, order: Order, future: Outcome) -> None:
         """See submit; the outcome goes to `future`."""
-        flat = flatten(tensor)
         with self._lock:
             if self.over is not None:
                 raise type(self.over)(str(self.over))
@@ -172,7 +163,7 @@ class Pipeline:
             self._next_sequence += 1
             if not self._open:
                 self._heard = time.monotonic()
-            collective = Collective(sequence, tensor, flat, described, weight, future)
+            collective = Collective(sequence, order, future)
             self._open[sequence] = collective
             failed = self._ahead.pop(sequence, None)
             if failed is None:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 from gradwire._collective import SessionStats
 from gradwire._errors import AggregationError, LostError
 from gradwire._result import Result
-from gradwire._tensor import flatten, part_of, unflatten
+from gradwire._tensor import unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import torch
 
+    from gradwire._order import Order
     from gradwire._pipeline import Pipeline
-    from gradwire._tensor import Described
 
 LEAST_PART_BYTES = 1 << 20
 """A tensor is cut where each worker gets so much of it."""
@@ -74,21 +74,18 @@ class Ways:
             sum(one.seconds_waiting for one in each),
         )
 
-    def submit(
-        self, tensor: torch.Tensor, described: Described, weight: float, *, urgent: bool
-    ) -> Result:
+    def submit(self, order: Order, *, urgent: bool) -> Result:
         """Send a tensor on its way. Raises LostError where the session is over."""
         ways = self._ways.get(urgent) or self._open(urgent=urgent)
         if len(ways) == 1:
-            return ways[0].pipeline.submit(tensor, described, weight)
+            return ways[0].pipeline.submit(order)
         with self._lock:
             # As one step: the ways must see all tensors in the same order on every rank.
             turn, self._turns[urgent] = self._turns[urgent], self._turns[urgent] + 1
-            flat = flatten(tensor)
-            ranges = cut(flat.numel(), flat.itemsize, len(ways))
+            ranges = cut(order.flat.numel(), order.flat.itemsize, len(ways))
             if len(ranges) == 1:
-                return ways[turn % len(ways)].pipeline.submit(tensor, described, weight)
-            return _spread(tensor, flat, described, weight, ways, ranges)
+                return ways[turn % len(ways)].pipeline.submit(order)
+            return _spread(order, ways, ranges)
 
     def check_process(self) -> None:
         """See Pipeline.check_process."""
@@ -154,21 +151,14 @@ def cut(elements: int, itemsize: int, ways: int) -> list[tuple[int, int]]:
     return [(start, min(start + step, elements)) for start in starts]
 
 
-def _spread(  # noqa: PLR0913 - a tensor, and where it goes
-    tensor: torch.Tensor,
-    flat: torch.Tensor,
-    described: Described,
-    weight: float,
-    ways: Sequence[Way],
-    ranges: Sequence[tuple[int, int]],
-) -> Result:
+def _spread(order: Order, ways: Sequence[Way], ranges: Sequence[tuple[int, int]]) -> Result:
     """Each part goes its own way; one result for all of them."""
-    whole = _Whole(tensor, flat, len(ranges))
+    whole = _Whole(order, len(ranges))
     parts: list[tuple[Pipeline, _Part]] = []
     whole.result = Result(lambda _: _work(parts))
     for way, (start, stop) in zip(ways, ranges, strict=False):
         part = _Part(whole)
-        way.pipeline.bring(flat[start:stop], part_of(described, stop - start), weight, part)
+        way.pipeline.bring(order.part(start, stop), part)
         if parts:
             # Whoever waits works for one way after the other.
             way.pipeline.call_mover()
@@ -186,9 +176,8 @@ class _Whole:
 
     result: Result
 
-    def __init__(self, tensor: torch.Tensor, flat: torch.Tensor, parts: int) -> None:
-        self._tensor = tensor
-        self._flat = flat
+    def __init__(self, order: Order, parts: int) -> None:
+        self._order = order
         self._open = parts
         self._lock = threading.Lock()
         self._error: Exception | None = None
@@ -200,7 +189,8 @@ class _Whole:
             self._open -= 1
             if self._open:
                 return
-        self.result.settle(self._error or (lambda: unflatten(self._flat, self._tensor)))
+        order = self._order
+        self.result.settle(self._error or (lambda: unflatten(order.flat, order.tensor)))
 
 
 class _Part:
