@@ -38,7 +38,7 @@ class Collective:
     """Its elements in a row; what travels, and where the result comes back."""
     described: Described
     weight: float
-    future: Result
+    future: Result[torch.Tensor]
     since: float = field(default_factory=time.monotonic)
 
     @property
