@@ -14,6 +14,7 @@ from gradwire import _embedded
 from gradwire._chain import Chain
 from gradwire._channel import Daemon, Doorbell
 from gradwire._errors import ConnectError
+from gradwire._mail import Mail
 from gradwire._pipeline import Carrier, Pipeline
 from gradwire._rendezvous import Meeting, Picture, find_store
 from gradwire._session import Place, Session
@@ -24,6 +25,7 @@ from gradwire._ways import Way, Ways
 from gradwire_proto import PROTOCOL
 from gradwire_proto.addresses import SYSTEM_SOCKET, user_socket
 from gradwire_proto.control import ABSENT, SHARES, STREAMS
+from gradwire_proto.letters import page_bytes
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -167,6 +169,7 @@ class _Table:
             nodes=len(self._picture.nodes),
             generation=self._picture.generation,
             daemon=self._daemons[0],
+            timeout=self._settings.timeout,
         )
         return Session(place, ways)
 
@@ -185,7 +188,9 @@ class _Table:
             daemon.leave(seat.seat)
             daemon.close()
 
-        return Way(Pipeline(carrier, self._settings.timeout), leave, carrier.path)
+        page = page_bytes(seat.chunk_bytes)
+        mail = Mail(self._rank, self._world_size, page, lambda: daemon.post(seat.seat))
+        return Way(Pipeline(carrier, self._settings.timeout), mail, leave, carrier.path)
 
     def _request(self, worker: int, *, urgent: bool) -> pb.JoinRequest:
         settings = self._settings

@@ -15,7 +15,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from gradwire._collective import Collective, SessionStats
-from gradwire._errors import AggregationError, LostError, MismatchError, RoundTimeoutError
+from gradwire._errors import AggregationError, LostError
+from gradwire._failure import error_of
 from gradwire._result import Result, join_all, resolvers
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
@@ -36,11 +37,6 @@ LOOK_SECONDS = 0.05
 """How often the mover looks whether there is work that nobody does: often after recent work."""
 
 CLOSE_SECONDS = 5.0
-
-_ERRORS: dict[pb.Failure.Kind, type[AggregationError]] = {
-    pb.Failure.KIND_MISMATCH: MismatchError,
-    pb.Failure.KIND_TIMEOUT: RoundTimeoutError,
-}
 
 
 class Carrier(Protocol):
@@ -119,7 +115,7 @@ class Pipeline:
         self._rounds = self._bytes = 0
         self._seconds = 0.0
         self.over: AggregationError | None = None
-        self._told_lost: Callable[[AggregationError], None] | None = None
+        self._at_end: list[Callable[[AggregationError, bool], None]] = []
         self._process = os.getpid()
         self._carrier = carrier
         self._timeout = timeout
@@ -148,9 +144,9 @@ class Pipeline:
         with self._lock:
             return SessionStats(self._rounds, self._bytes, self._seconds)
 
-    def submit(self, order: Order) -> Result:
+    def submit(self, order: Order) -> Result[torch.Tensor]:
         """Send a tensor on its way. Raises LostError where the pipeline is over."""
-        future = Result(self.work_until)
+        future: Result[torch.Tensor] = Result(self.work_until)
         self.bring(order, future)
         return future
 
@@ -173,12 +169,6 @@ class Pipeline:
         if failed is not None:
             self._resolve(collective, failed)
 
-    def on_lost(self, tell: Callable[[AggregationError], None]) -> None:
-        """Have this called where the pipeline ends without its owner's doing."""
-        self._told_lost = tell
-        if self.over is not None:
-            tell(self.over)
-
     def check_process(self) -> None:
         """Raise LostError in a process forked from the one that connected."""
         if os.getpid() != self._process:
@@ -186,6 +176,14 @@ class Pipeline:
                 "this session belongs to the process that connected, not to one forked from it;"
                 " connect in each process"
             )
+
+    def attend(self, at_end: Callable[[AggregationError, bool], None]) -> None:
+        """Call this at the end, with its reason and whether this rank leaves in good order."""
+        with self._lock:
+            self._at_end.append(at_end)
+            over = self.over
+        if over is not None:
+            at_end(over, False)
 
     def call_mover(self) -> None:
         """Somebody waits who does not work meanwhile."""
@@ -205,12 +203,12 @@ class Pipeline:
             waiting = list(self._open.values())
         self._called.set()
         self._carrier.wake()
+        for at_end in self._at_end:
+            at_end(error, leave is not None)
         if leave is not None:
             leave()
         self._carrier.hang_up()
         self._let_go(error, waiting, orphaned=leave is None)
-        if leave is None and self._told_lost is not None:
-            self._told_lost(error)
 
     def _let_go(
         self, error: AggregationError, waiting: list[Collective], *, orphaned: bool
@@ -312,7 +310,7 @@ class Pipeline:
 
     def _failed(self, response: pb.ReduceResponse) -> None:
         failure, sequence = response.failure, response.sequence
-        error = _ERRORS.get(failure.kind, AggregationError)(failure.reason)
+        error = error_of(failure)
         with self._lock:
             # As one step: a tensor that is handed in between would be put behind what failed.
             self._carrier.drop(sequence)

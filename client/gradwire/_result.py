@@ -1,10 +1,10 @@
-"""The future of a collective, resolved where that can't lock up."""
+"""The future of a collective or a letter, resolved where that can't lock up."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -12,6 +12,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+
+T = TypeVar("T")
 
 resolvers: WeakSet[threading.Thread] = WeakSet()
 """Threads that run what is chained to results."""
@@ -25,7 +27,7 @@ def join_all(threads: Iterable[threading.Thread], seconds: float) -> None:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-class Result(torch.futures.Future[torch.Tensor]):
+class Result(torch.futures.Future[T]):
     """A torch future that knows whether anything is chained to it.
 
     What a user chains may itself wait for a collective (PowerSGD does), so it should not run on
@@ -34,7 +36,7 @@ class Result(torch.futures.Future[torch.Tensor]):
     spot, which is 0.2 ms faster.
     """
 
-    def __init__(self, work: Callable[[Result], None]) -> None:
+    def __init__(self, work: Callable[[Result[T]], None]) -> None:
         super().__init__()
         self._work = work
         self._settling = threading.Lock()
@@ -42,7 +44,7 @@ class Result(torch.futures.Future[torch.Tensor]):
         # Waiting for this can be interrupted, by Ctrl-C for one; waiting in C++ can't.
         self._settled: threading.Event | None = None
 
-    def wait(self) -> torch.Tensor:
+    def wait(self) -> T:
         """See torch.futures.Future. The caller itself works for it meanwhile."""
         self._work(self)
         with self._settling:
@@ -71,7 +73,7 @@ class Result(torch.futures.Future[torch.Tensor]):
                 # First of all callbacks: those after it may take their time.
                 super().add_done_callback(lambda _: self._say_settled())
 
-    def settle(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
+    def settle(self, outcome: Callable[[], T] | Exception) -> None:
         """Set the result that outcome returns, or the error that it is or raises."""
         with self._settling:
             if not self._chained:
@@ -87,17 +89,17 @@ class Result(torch.futures.Future[torch.Tensor]):
             # The interpreter is ending and makes no more threads.
             self._set(outcome)
 
-    def _set(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
+    def _set(self, outcome: Callable[[], T] | Exception) -> None:
         try:
             if isinstance(outcome, Exception):
                 self.set_exception(outcome)  # type: ignore[arg-type]  # torch's hint is wrong
                 return
             try:
-                tensor = outcome()
+                result = outcome()
             except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear it
                 self.set_exception(error)  # type: ignore[arg-type]  # as above
             else:
-                self.set_result(tensor)
+                self.set_result(result)
         finally:
             self._say_settled()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gradwire._collective import SessionStats
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from gradwire._mail import Mail
     from gradwire._order import Order
     from gradwire._pipeline import Pipeline
 
@@ -37,6 +39,7 @@ class Way:
     """A pipeline, and how to give up its seat."""
 
     pipeline: Pipeline
+    mail: Mail
     leave: Callable[[], None]
     path: str
     """How tensors travel: "shared_memory" or "stream"."""
@@ -65,6 +68,11 @@ class Ways:
         return self._ways[False][0].path
 
     @property
+    def mail(self) -> Mail:
+        """For messages from rank to rank, which all go through the first worker."""
+        return self._ways[False][0].mail
+
+    @property
     def stats(self) -> SessionStats:
         """Counts since the beginning, over all ways."""
         each = [way.pipeline.stats for way in self._all()]
@@ -74,7 +82,7 @@ class Ways:
             sum(one.seconds_waiting for one in each),
         )
 
-    def submit(self, order: Order, *, urgent: bool) -> Result:
+    def submit(self, order: Order, *, urgent: bool) -> Result[torch.Tensor]:
         """Send a tensor on its way. Raises LostError where the session is over."""
         ways = self._ways.get(urgent) or self._open(urgent=urgent)
         if len(ways) == 1:
@@ -109,6 +117,7 @@ class Ways:
         share = seconds / max(1, len(self._all()))
         for way in self._all():
             way.pipeline.join(share)
+            way.mail.join(share)
 
     def _open(self, *, urgent: bool) -> list[Way]:
         with self._joining:
@@ -121,7 +130,9 @@ class Ways:
                 for worker in range(self._workers):
                     way = self._join(worker, urgent)
                     opened.append(way)
-                    way.pipeline.on_lost(self._lost)
+                    way.mail.attend(way.pipeline.end)
+                    way.pipeline.attend(partial(_end_mail, way.mail))
+                    way.pipeline.attend(self._ended)
             except BaseException:
                 error = LostError("the session did not get all its seats")
                 for way in opened:
@@ -130,8 +141,10 @@ class Ways:
             self._ways[urgent] = opened
             return opened
 
-    def _lost(self, error: AggregationError) -> None:
-        """One way is lost: so are the others, where the rest of its tensors are."""
+    def _ended(self, error: AggregationError, leaving: bool) -> None:
+        """Where one way is lost, so are the others: they have the rest of its tensors."""
+        if leaving:
+            return
         with self._lock:
             if self.over is not None:
                 return
@@ -143,6 +156,10 @@ class Ways:
         return [way for ways in tuple(self._ways.values()) for way in ways]
 
 
+def _end_mail(mail: Mail, error: AggregationError, leaving: bool) -> None:
+    mail.end(error, flush=leaving)
+
+
 def cut(elements: int, itemsize: int, ways: int) -> list[tuple[int, int]]:
     """Elements [start, stop) of a tensor's parts, nearly equal, and no more than ways."""
     count = max(1, min(ways, elements * itemsize // LEAST_PART_BYTES))
@@ -151,7 +168,9 @@ def cut(elements: int, itemsize: int, ways: int) -> list[tuple[int, int]]:
     return [(start, min(start + step, elements)) for start in starts]
 
 
-def _spread(order: Order, ways: Sequence[Way], ranges: Sequence[tuple[int, int]]) -> Result:
+def _spread(
+    order: Order, ways: Sequence[Way], ranges: Sequence[tuple[int, int]]
+) -> Result[torch.Tensor]:
     """Each part goes its own way; one result for all of them."""
     whole = _Whole(order, len(ranges))
     parts: list[tuple[Pipeline, _Part]] = []
@@ -174,7 +193,7 @@ def _work(parts: Iterable[tuple[Pipeline, _Part]]) -> None:
 class _Whole:
     """Settles one result when all parts have settled; before that, some may be written yet."""
 
-    result: Result
+    result: Result[torch.Tensor]
 
     def __init__(self, order: Order, parts: int) -> None:
         self._order = order
