@@ -226,4 +226,12 @@ class _Part:
     def settle(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
         """See Outcome."""
         self._done = True
-        self._whole.settled(outcome if isinstance(outcome, Exception) else None)
+        self._whole.settled(outcome if isinstance(outcome, Exception) else _raised(outcome))
+
+
+def _raised(outcome: Callable[[], torch.Tensor]) -> Exception | None:
+    try:
+        outcome()
+    except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear it
+        return error
+    return None

@@ -56,7 +56,7 @@ def picture(found: Picture | ConnectError) -> Picture:
 
 def test_all_addresses_of_a_daemon_are_in_the_picture() -> None:
     both = ["10.77.0.1:1", "10.78.0.1:1"]
-    first, _ = draw([replace(CARD, addresses=both), replace(CARD, node_id="b")])["nodes"]
+    first, _ = draw([replace(CARD, addresses=both), replace(CARD, node_id="b")])["workers"][0]
     assert first["addresses"] == both
 
 
@@ -140,7 +140,7 @@ def test_daemons_of_different_protocols_are_told_apart_by_rank_and_version() -> 
 
 
 def test_nodes_are_in_the_order_of_their_lowest_ranks() -> None:
-    nodes = draw([replace(CARD, node_id=node) for node in "cabcb"])["nodes"]
+    nodes = draw([replace(CARD, node_id=node) for node in "cabcb"])["workers"][0]
     assert [(node["id"], node["ranks"]) for node in nodes] == [
         ("c", [0, 3]),
         ("a", [1]),
@@ -162,3 +162,14 @@ def test_what_is_missing_from_the_environment_is_named(monkeypatch: pytest.Monke
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ConnectError, match="WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set"):
         find_store(None, None, None)
+
+
+def test_the_job_has_as_many_workers_as_the_node_with_the_fewest() -> None:
+    three = replace(CARD, workers=[["127.0.0.1:2"], ["127.0.0.1:3"]])
+    two = replace(CARD, node_id="b", address="127.0.0.1:8", workers=[["127.0.0.1:9"]])
+    workers = draw([three, two])["workers"]
+    assert [[node["address"] for node in nodes] for nodes in workers] == [
+        ["127.0.0.1:1", "127.0.0.1:8"],
+        ["127.0.0.1:2", "127.0.0.1:9"],
+    ]
+    assert [node["ranks"] for nodes in workers for node in nodes] == [[0], [1]] * 2

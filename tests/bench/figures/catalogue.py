@@ -21,7 +21,9 @@ LAB = "Nodes with links of their own"
 NODES = "More nodes, more links, unequal links"
 LOOPBACK = "Large tensors over loopback (P01)"
 CORES = "Daemons on so many cores each (P12)"
+WORKERS = "Daemons of several processes"
 TRAINING = "Training steps"
+URGENT = "What is urgent"
 
 LARGE = 64 * MIB
 GROWING = (1 * MB, 10 * MB, 100 * MB, 500 * MB)
@@ -59,6 +61,12 @@ def _cores(count: int) -> Benchmark:
     flags = f"--nodes 2 --ranks-per-node 1 --daemon-cores {count}"
     title = f"2 nodes x 1 rank, daemons on {count} core{'s' if count > 1 else ''} each"
     return Benchmark(f"cores-{count}", CORES, title, flags, _BIG)
+
+
+def _workers(count: int) -> Benchmark:
+    flags = f"--lab --nodes 2 --ranks-per-node 1 --rate none --workers {count}"
+    title = f"2 nodes x 1 rank, no limit, {count} worker{'s' if count > 1 else ''}"
+    return Benchmark(f"workers-{count}", WORKERS, title, flags, (LARGE,))
 
 
 def _training(nodes: int, pace: str, layer_ms: int) -> Program:
@@ -126,11 +134,13 @@ SETTINGS: tuple[Setting, ...] = (
     Program("socket", LOOPBACK, "a plain TCP socket", "figures.controls", "socket"),
     _cores(1),
     _cores(2),
+    *map(_workers, (1, 2, 4)),
     *(
         _training(nodes, pace, layer_ms)
         for pace, layer_ms in (("slow", 20), ("fast", 4))
         for nodes in (1, 2, 4)
     ),
+    Program("urgent", URGENT, "2 nodes x 1 rank, 1gbit", "figures.urgency", "--nodes 2"),
 )
 
 AIMS: tuple[Aim, ...] = (

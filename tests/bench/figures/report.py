@@ -14,6 +14,8 @@ from figures.catalogue import (
     ONE_NODE,
     SETTINGS,
     TRAINING,
+    URGENT,
+    WORKERS,
 )
 from figures.machine import Machine
 from figures.setting import Benchmark, Cell, Program
@@ -55,6 +57,16 @@ second: what it makes of those it does use. The ranks run on the same cores."""
 SOCKET_NOTE = """The control sends as many bytes one way over one plain TCP socket on
 loopback, and counts the CPU of both ends; a daemon sends each byte of the tensor once, and
 receives it once."""
+
+WORKERS_NOTE = """Both daemons, all their workers and both ranks share two cores, which one
+worker a node keeps busy already: what a worker gains on a core of its own can't be seen here.
+What can be seen is what it costs: the CPU seconds for a gigabyte."""
+
+URGENT_NOTE = """The same layers as above, at {slow} ms. In the first loop each gradient is
+handed over when it is there and waited for when the next forward pass needs its layer's
+weights; the first half of the layers is urgent, or nothing is. DDP hands its buckets over in
+the order in which the backward pass makes them and waits for all before the step: no order
+gains it anything."""
 
 TRAINING_NOTE = """**No accelerator took part, and no layer computed anything.** A layer
 sleeps: {slow} ms backward and half of that forward ("slow"), or {fast} ms ("fast"). That
@@ -141,6 +153,11 @@ def _beside(section: str, programs: Sequence[Program], rows: Rows) -> Iterator[s
         case _ if section == CORES:
             yield CORES_NOTE
             yield tables.cores(((1, "cores-1"), (2, "cores-2")), rows)
+        case _ if section == WORKERS:
+            yield WORKERS_NOTE
+        case _ if section == URGENT:
+            yield URGENT_NOTE.format(slow=20)
+            yield tables.urgent(programs[0], rows)
         case _ if section == TRAINING:
             yield TRAINING_NOTE.format(slow=20, fast=4, batch=tables.BATCH)
             yield tables.training(programs, rows)

@@ -174,6 +174,20 @@ def training(programs: Sequence[Program], rows: Rows) -> str:
     return table((*headings, "gloo, samples/s", *one), lines)
 
 
+def urgent(program: Program, rows: Rows) -> str:
+    """Steps with nothing urgent, and with half of it."""
+    lines = [
+        (
+            f"{program.title}, {row['loop']}",
+            milliseconds(row["seconds"]),
+            milliseconds(row["urgent_seconds"]),
+            f"{row['urgent_seconds'] / row['seconds'] - 1:+.1%}",
+        )
+        for row in rows.get(program.name, ())
+    ]
+    return table(("loop", "all alike, ms a step", "half is urgent", "difference"), lines)
+
+
 def _samples(row: Row, field: str) -> float:
     samples: float = BATCH * row["nodes"] / row[field]
     return samples
