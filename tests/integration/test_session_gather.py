@@ -151,9 +151,7 @@ def test_a_rank_gets_its_part_of_the_sum_and_keeps_the_rest(
         draw = torch.Generator().manual_seed(rank)
         return (100 * torch.randn(elements, generator=draw)).to(dtype)
 
-    def wrong(
-        session: Session, elements: int, kind: str, op: str, dtype: torch.dtype
-    ) -> bool:
+    def wrong(session: Session, elements: int, kind: str, op: str, dtype: torch.dtype) -> bool:
         start, stop = ranges(session.world_size, elements, kind)[session.rank]
         own = brought(session.rank, elements, dtype)
         expected = session.all_reduce(own.clone(), op=op).wait()
