@@ -113,11 +113,11 @@ def test_closing_fails_what_is_open_here(in_threads: InThreads) -> None:
         if session.rank == 1:
             assert closed.wait(10)
             return
-        futures = [session.send(numbers(SMALL), 1, 5), session.receive(torch.empty(1))]
+        sent, received = session.send(numbers(SMALL), 1, 5), session.receive(torch.empty(1))
         session.close()
         closed.set()
-        lost(futures[0], "closed; the message with tag 5 to rank 1 .64 bytes. was not complete")
-        lost(futures[1], "closed; the message with tag 0 from any rank .4 bytes.")
+        lost(sent, "closed; the message with tag 5 to rank 1 .64 bytes. was not complete")
+        lost(received, "closed; the message with tag 0 from any rank .4 bytes.")
         lost(session.send(numbers(SMALL), 1), "this session was closed")
 
     in_threads((2,), work)
