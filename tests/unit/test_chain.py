@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from gradwire._chain import Chain
 from gradwire._collective import Collective
 from gradwire._errors import LostError
-from gradwire._order import Order, reducing
+from gradwire._order import gathering, reducing, scattering
 from gradwire._result import Result
 from gradwire._shared_memory import Arena
 from gradwire_proto.v1 import aggregator_pb2 as pb
