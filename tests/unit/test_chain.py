@@ -2,114 +2,24 @@
 
 from __future__ import annotations
 
-import random
 import zlib
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from prometheus_client import CollectorRegistry
 
-from gradwire._chain import Chain
-from gradwire._collective import Collective
 from gradwire._errors import LostError
-from gradwire._order import gathering, reducing, scattering
-from gradwire._result import Result
-from gradwire._shared_memory import Arena
-from gradwire_proto.v1 import aggregator_pb2 as pb
-from gradwire_server import shared_memory
-from gradwire_server.chain import Chain as DaemonsSide
 from gradwire_server.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-CHUNK_BYTES = 64 * 1024
+    from conftest import Node
+
 SLOTS = 3
-
-
-class Bell:
-    """A doorbell that keeps what is rung."""
-
-    daemon = "the daemon"
-
-    def __init__(self) -> None:
-        self.rings: list[pb.Ring] = []
-
-    def ring(self, ring: pb.Ring) -> None:
-        self.rings.append(ring)
-
-    def close(self) -> None: ...
-
-
-class Node:
-    """All ranks of a node, in this process, over one arena."""
-
-    def __init__(self, folder: Path, ranks: int, *, alone: bool = True) -> None:
-        self.arena = shared_memory.create(tuple(range(ranks)), SLOTS, CHUNK_BYTES, folder)
-        self.daemon = DaemonsSide(self.arena, tuple(range(ranks)), alone=alone)
-        self.bells = [Bell() for _ in range(ranks)]
-        self.chains = []
-        self.done: dict[tuple[int, int], torch.Tensor] = {}
-        for rank, bell in enumerate(self.bells):
-            said = pb.Arena(
-                path=str(self.arena.path), nonce=self.arena.nonce, ranks=ranks, local_rank=rank
-            )
-            mapped = Arena(said)
-            chain = Chain(mapped, bell, ranks, alone=alone)  # type: ignore[arg-type]  # a fake
-            self.chains.append(chain)
-
-    def bring(
-        self,
-        rank: int,
-        sequence: int,
-        tensor: torch.Tensor,
-        op: str = "sum",
-        weight: float = 1.0,
-    ) -> None:
-        self.order(rank, sequence, reducing(tensor, [tuple(tensor.shape)], op, weight))
-
-    def order(self, rank: int, sequence: int, order: Order) -> None:
-        result: Result[torch.Tensor] = Result(lambda _: None)
-        self.chains[rank].put(Collective(sequence, order, result))
-
-    def advance(self, rank: int) -> bool:
-        done = self.chains[rank].advance()
-        if isinstance(done, Collective):
-            self.done[rank, done.sequence] = done.finish()
-        return done is not False
-
-    def work(self, seed: int = 0) -> None:
-        """All ranks, in any order, until none has anything left to do."""
-        draw = random.Random(seed)  # noqa: S311 - an order, not a secret
-        busy = set(range(len(self.chains)))
-        while busy:
-            rank = draw.choice(sorted(busy))
-            if self.advance(rank):
-                busy = set(range(len(self.chains)))
-            else:
-                busy.discard(rank)
-
-    def close(self) -> None:
-        for chain in self.chains:
-            chain.close(orphaned=False)
-        self.arena.close()
-
-
-@pytest.fixture
-def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
-    made = Node(tmp_path, getattr(request, "param", 3))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def linked(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path, 2, alone=False)
-    yield made
-    made.close()
+"""Of every node here; see conftest."""
 
 
 def noise(rank: int, elements: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -171,51 +81,6 @@ def test_integers_are_added_exactly_and_their_mean_is_truncated(
     assert node.done[2, 0].unique().tolist() == [96]
     assert node.done[0, 1].unique().tolist() == [32]
     assert node.done[1, 2].unique().tolist() == [34]
-
-
-def test_each_rank_copies_in_its_part_and_takes_the_others(node: Node) -> None:
-    """The slots hold other things, and more chunks than slots pass."""
-    elements, ends = 5 * CHUNK_BYTES + 7, (0, 10, 3 * CHUNK_BYTES + 1, 5 * CHUNK_BYTES)
-    whole = noise(9, elements, torch.uint8)
-    for rank in range(3):
-        node.bring(rank, 0, torch.full((elements,), 255, dtype=torch.uint8), "max")
-    for rank, part in enumerate(pairwise(ends)):
-        tensor = noise(rank, elements, torch.uint8)
-        tensor[slice(*part)] = whole[slice(*part)]
-        node.order(rank, 1, gathering(tensor, part))
-    node.work()
-    whole[ends[-1] :] = 0
-    for rank in range(3):
-        assert torch.equal(node.done[rank, 1], whole)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_rank_is_written_what_it_takes_and_no_more(node: Node, dtype: torch.dtype) -> None:
-    elements = 2 * CHUNK_BYTES
-    parts = [(0, 0), (5, CHUNK_BYTES + 5), (CHUNK_BYTES // 4, elements)]
-    tensors = [noise(rank, elements, dtype) for rank in range(3)]
-    for rank in range(3):
-        node.bring(rank, 0, tensors[rank].clone())
-        node.order(rank, 1, scattering(tensors[rank].clone(), parts[rank], "sum", 1.0))
-    node.work()
-    for rank, (start, stop) in enumerate(parts):
-        expected = tensors[rank].clone()
-        expected[start:stop] = node.done[rank, 0][start:stop]
-        assert torch.equal(node.done[rank, 1], expected)
-
-
-def test_other_nodes_get_zeros_beside_what_the_ranks_bring(linked: Node) -> None:
-    control = linked.arena.control
-    parts = [((0, 0), (0, 0)), ((2, 3), (7, 9)), ((0, 0), (0, 10))]
-    for sequence, (first, second) in enumerate(parts):
-        slot = linked.arena.place(sequence).total(10)
-        slot[:] = b"x" * 10
-        for rank, part in enumerate((first, second)):
-            linked.order(rank, sequence, gathering(torch.ones(10, dtype=torch.uint8), part))
-        linked.work()
-    assert [control.weight(ticket) for ticket in range(3)] == [0, 3, 10]
-    memory = [bytes(linked.arena.place(ticket).total(10)) for ticket in range(1, 3)]
-    assert memory == [b"\0\0\1\0\0\0\0\1\1\0", b"\1" * 10]
 
 
 def test_no_rank_runs_further_ahead_than_there_are_slots(node: Node) -> None:
@@ -363,11 +228,13 @@ def test_a_rank_that_does_not_pass_on_what_it_was_passed_is_missing(node: Node) 
 
 
 @pytest.mark.case("M28")
-def test_many_collectives_in_flight_give_the_same_bits_in_every_order(tmp_path: Path) -> None:
+def test_many_collectives_in_flight_give_the_same_bits_in_every_order(
+    tmp_path: Path, node_of: Callable[..., Node]
+) -> None:
     digests = set()
     for seed in range(4):
         (folder := tmp_path / str(seed)).mkdir()
-        node = Node(folder, 4)
+        node = node_of(folder, 4)
         for sequence in range(6):
             for rank in range(4):
                 node.bring(rank, sequence, noise(rank + sequence, 30_000), "mean")
@@ -404,8 +271,10 @@ def test_rounds_and_their_time_are_those_of_one_rank(node: Node) -> None:
     assert node.daemon.tally().bytes == 0  # told when a future is resolved, which is not played
 
 
-def test_nobody_looks_at_an_arena_that_has_gone(tmp_path: Path) -> None:
-    node = Node(tmp_path, 1, alone=False)
+def test_nobody_looks_at_an_arena_that_has_gone(
+    tmp_path: Path, node_of: Callable[..., Node]
+) -> None:
+    node = node_of(tmp_path, 1, alone=False)
     node.bring(0, 0, torch.ones(5))
     node.work()
     node.daemon.close(Metrics(CollectorRegistry(), "0"))
