@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from gradwire._chain import Chain
 from gradwire._collective import Collective
 from gradwire._errors import LostError
-from gradwire._order import Order, gathering, reducing, scattering
+from gradwire._order import Order, gathering, reducing
 from gradwire._result import Result
 from gradwire._shared_memory import Arena
 from gradwire_proto.v1 import aggregator_pb2 as pb
@@ -187,21 +187,6 @@ def test_each_rank_copies_in_its_part_and_takes_the_others(node: Node) -> None:
     whole[ends[-1] :] = 0
     for rank in range(3):
         assert torch.equal(node.done[rank, 1], whole)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_rank_is_written_what_it_takes_and_no_more(node: Node, dtype: torch.dtype) -> None:
-    elements = 2 * CHUNK_BYTES
-    parts = [(0, 0), (5, CHUNK_BYTES + 5), (CHUNK_BYTES // 4, elements)]
-    tensors = [noise(rank, elements, dtype) for rank in range(3)]
-    for rank in range(3):
-        node.bring(rank, 0, tensors[rank].clone())
-        node.order(rank, 1, scattering(tensors[rank].clone(), parts[rank], "sum", 1.0))
-    node.work()
-    for rank, (start, stop) in enumerate(parts):
-        expected = tensors[rank].clone()
-        expected[start:stop] = node.done[rank, 0][start:stop]
-        assert torch.equal(node.done[rank, 1], expected)
 
 
 def test_other_nodes_get_zeros_beside_what_the_ranks_bring(linked: Node) -> None:
