@@ -140,7 +140,7 @@ def test_ops_without_a_meaning_for_complex_numbers_are_refused(op: str) -> None:
 
 
 def test_an_unknown_op_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of sum, mean, min, max, product, got 'avg'"):
+    with pytest.raises(ValueError, match=r"one of sum, mean, .*, bxor, got 'avg'"):
         spec(torch.ones(3), "avg")
 
 
