@@ -18,6 +18,7 @@ from gradwire._inbox import Inbox
 from gradwire_ops import query
 from gradwire_ops.cluster import Cluster, cluster
 from gradwire_proto import PROTOCOL, wire
+from gradwire_proto.letters import PAGE_BYTES
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -172,21 +173,21 @@ def test_a_receiver_that_never_comes_takes_no_memory_of_the_daemons(
 def test_a_receiver_that_is_slow_holds_up_no_collective(
     in_threads: InThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pages, take = 8, Inbox.page
+    pages, take, page_seconds = 8, Inbox.page, 0.5
 
     def slowly(inbox: Inbox, note: pb.Note, payload: memoryview) -> list[Effect]:
-        time.sleep(0.3)
+        time.sleep(page_seconds)
         return take(inbox, note, payload)
 
     monkeypatch.setattr(Inbox, "page", slowly)
 
     def work(session: Session) -> None:
-        tensor = numbers(pages << 17)
+        tensor = numbers(pages * PAGE_BYTES // 8)
         letter: Any = session.send(tensor, 1) if session.rank == 0 else session.receive(tensor)
         begun = time.monotonic()
         for _ in range(20):
             session.all_reduce(torch.ones(1 << 18)).wait()
-        assert time.monotonic() - begun < 1.5
+        assert time.monotonic() - begun < pages * page_seconds / 2
         assert not letter.done()
         letter.wait()
 
