@@ -201,9 +201,10 @@ class Pipeline:
                 return
             self.over = error
             waiting = list(self._open.values())
+            told, self._at_end = self._at_end, []
         self._called.set()
         self._carrier.wake()
-        for at_end in self._at_end:
+        for at_end in told:
             at_end(error, leave is not None)
         if leave is not None:
             leave()

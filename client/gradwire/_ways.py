@@ -174,7 +174,8 @@ def _spread(
     """Each part goes its own way; one result for all of them."""
     whole = _Whole(order, len(ranges))
     parts: list[tuple[Pipeline, _Part]] = []
-    whole.result = Result(lambda _: _work(parts))
+    result: Result[torch.Tensor] = Result(lambda _: _work(parts))
+    whole.result = result
     for way, (start, stop) in zip(ways, ranges, strict=False):
         part = _Part(whole)
         way.pipeline.bring(order.part(start, stop), part)
@@ -182,7 +183,7 @@ def _spread(
             # Whoever waits works for one way after the other.
             way.pipeline.call_mover()
         parts.append((way.pipeline, part))
-    return whole.result
+    return result
 
 
 def _work(parts: Iterable[tuple[Pipeline, _Part]]) -> None:
@@ -193,7 +194,7 @@ def _work(parts: Iterable[tuple[Pipeline, _Part]]) -> None:
 class _Whole:
     """Settles one result when all parts have settled; before that, some may be written yet."""
 
-    result: Result[torch.Tensor]
+    result: Result[torch.Tensor] | None
 
     def __init__(self, order: Order, parts: int) -> None:
         self._order = order
@@ -208,8 +209,11 @@ class _Whole:
             self._open -= 1
             if self._open:
                 return
-        order = self._order
-        self.result.settle(self._error or (lambda: unflatten(order.flat, order.tensor)))
+        result, order = self.result, self._order
+        assert result is not None, "it is set before the first part is brought"  # noqa: S101
+        # It holds the parts, and they hold this: the tensor would stay until Python looks.
+        self.result = None
+        result.settle(self._error or (lambda: unflatten(order.flat, order.tensor)))
 
 
 class _Part:

@@ -84,7 +84,6 @@ class Control:
     """Reads and writes the counters of one mapped arena."""
 
     def __init__(self, memory: mmap.mmap, layout: Layout) -> None:
-        self._memory = memory
         self._bytes = memoryview(memory)
         whole = len(self._bytes) // _WORD * _WORD
         self._words = self._bytes[:whole].cast("q")
