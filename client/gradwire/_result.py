@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from weakref import WeakSet
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 
 resolvers: WeakSet[threading.Thread] = WeakSet()
@@ -25,7 +26,7 @@ def join_all(threads: Iterable[threading.Thread], seconds: float) -> None:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-class Result(torch.futures.Future[torch.Tensor]):
+class Result(torch.futures.Future[Any]):
     """A torch future that knows whether anything is chained to it.
 
     What a user chains may itself wait for a collective (PowerSGD does), so it should not run on
@@ -34,24 +35,44 @@ class Result(torch.futures.Future[torch.Tensor]):
     spot, which is 0.2 ms faster.
     """
 
-    def __init__(self, work: Callable[[Result], None]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        work: Callable[[Result, float], None],
+        devices: Sequence[torch.device] = (),
+    ) -> None:
+        super().__init__(devices=list(devices))
         self._work = work
         self._settling = threading.Lock()
         self._chained = False
+        self._told = False
+        self._observers: list[Callable[[Result], None]] = []
         # Waiting for this can be interrupted, by Ctrl-C for one; waiting in C++ can't.
         self._settled: threading.Event | None = None
 
-    def wait(self) -> torch.Tensor:
+    def wait(self) -> Any:
         """See torch.futures.Future. The caller itself works for it meanwhile."""
-        self._work(self)
+        self.wait_until(math.inf)
+        return super().wait()
+
+    def wait_until(self, deadline: float) -> bool:
+        """Work for it until the deadline, of time.monotonic(); whether it is done."""
+        self._work(self, deadline)
         with self._settling:
             if self._settled is None and not self.done():
                 self._settled = threading.Event()
             settled = self._settled
-        if settled is not None:
-            settled.wait()
-        return super().wait()
+        if settled is None:
+            return True
+        left = deadline - time.monotonic()
+        return settled.wait(None if left == math.inf else max(0.0, left))
+
+    def observe(self, observer: Callable[[Result], None]) -> None:
+        """Have this called once it is done, in place: it must be short, and wait for nothing."""
+        with self._settling:
+            if not self._told:
+                self._observers.append(observer)
+                return
+        observer(self)
 
     def then(self, callback: Callable[..., Any]) -> torch.futures.Future[Any]:
         """See torch.futures.Future."""
@@ -71,33 +92,47 @@ class Result(torch.futures.Future[torch.Tensor]):
                 # First of all callbacks: those after it may take their time.
                 super().add_done_callback(lambda _: self._say_settled())
 
-    def settle(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
+    def settle(self, outcome: Callable[[], Any] | Exception) -> None:
         """Set the result that outcome returns, or the error that it is or raises."""
         with self._settling:
-            if not self._chained:
+            chained = self._chained
+            if not chained:
                 self._set(outcome)
-                return
+        if not chained:
+            self._tell()
+            return
         resolver = threading.Thread(
-            target=self._set, args=(outcome,), name="gradwire-resolver", daemon=True
+            target=self._set_and_tell, args=(outcome,), name="gradwire-resolver", daemon=True
         )
         try:
             resolver.start()
             resolvers.add(resolver)
         except RuntimeError:
             # The interpreter is ending and makes no more threads.
-            self._set(outcome)
+            self._set_and_tell(outcome)
 
-    def _set(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
+    def _set_and_tell(self, outcome: Callable[[], Any] | Exception) -> None:
+        self._set(outcome)
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._settling:
+            self._told = True
+            observers, self._observers = self._observers, []
+        for observer in observers:
+            observer(self)
+
+    def _set(self, outcome: Callable[[], Any] | Exception) -> None:
         try:
             if isinstance(outcome, Exception):
                 self.set_exception(outcome)  # type: ignore[arg-type]  # torch's hint is wrong
                 return
             try:
-                tensor = outcome()
+                value = outcome()
             except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear it
                 self.set_exception(error)  # type: ignore[arg-type]  # as above
             else:
-                self.set_result(tensor)
+                self.set_result(value)
         finally:
             self._say_settled()
 

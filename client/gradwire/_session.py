@@ -123,6 +123,10 @@ class Session:
         self._pipeline.call_mover()
         return future
 
+    def hurry(self) -> None:
+        """Have the work done at once, by a thread of this session: C++ code is going to wait."""
+        self._pipeline.call_mover()
+
     def close(self) -> None:
         """Leave the job; collectives without a result fail on this rank. May be repeated."""
         atexit.unregister(self._exit)

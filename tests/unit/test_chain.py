@@ -69,7 +69,7 @@ class Node:
         weight: float = 1.0,
     ) -> None:
         described = describe(tensor, [tuple(tensor.shape)], op, weight)
-        result = Result(lambda _: None)
+        result = Result(lambda *_: None)
         flat = flatten(tensor)
         self.chains[rank].put(Collective(sequence, tensor, flat, described, weight, result))
 
