@@ -6,6 +6,9 @@ tensor is read once and written once. Several chunks are under way at a time, so
 have something to do. The daemon is rung for a chunk that other nodes have a part in; without
 other nodes the last rank finishes it, and the daemon only looks on.
 
+What is gathered is not added: each rank copies what it brings of a chunk into the slot, and the
+first that brings anything clears the rest. Nobody touches what is not his to bring or to take.
+
 A collective that failed is passed over: its tickets go along the chain, but nobody adds, and
 what has been added is not read. See gradwire_proto.control for the counters.
 """
@@ -18,10 +21,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
+
 from gradwire._errors import LostError
 from gradwire._shared_memory import from_now
 from gradwire_proto.arithmetic import Arithmetic, blocks
-from gradwire_proto.chunks import Cut, cut, cut_alone
+from gradwire_proto.chunks import Cut, cut, cut_alone, overlap
 from gradwire_proto.dtypes import sum_itemsize
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import tensor_pb2
@@ -29,7 +34,7 @@ from gradwire_proto.v1 import tensor_pb2
 if TYPE_CHECKING:
     from gradwire._channel import Doorbell
     from gradwire._collective import Collective
-    from gradwire._shared_memory import Arena
+    from gradwire._shared_memory import Arena, Bytes
     from gradwire._tensor import Described
     from gradwire_proto.control import Ticket
 
@@ -43,6 +48,7 @@ class _Plan:
     arithmetic: Arithmetic
     cut: Cut
     chunks: int
+    gathers: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +58,8 @@ class _Work:
     collective: Collective
     sequence: int
     plan: _Plan
+    data: Bytes
+    """Its elements as bytes."""
     added: int = 0
     taken: int = 0
     failed: bool = False
@@ -104,7 +112,9 @@ class Chain:
     def put(self, collective: Collective) -> None:
         """See Carrier."""
         sequence = collective.sequence
-        self._queue.append(_Work(collective, sequence, self._plan(collective.described)))
+        order = collective.order
+        data = order.flat.view(torch.uint8).numpy()
+        self._queue.append(_Work(collective, sequence, self._plan(order.described), data))
         self._control.submitted(self._rank, sequence + 1)
         if sequence >= self._control.limit:
             self._ring(pb.Ring(beyond=sequence))
@@ -124,7 +134,7 @@ class Chain:
         if self._alone:
             pieces = cut_alone(spec.elements, size, most, self._last + 1)
         arithmetic = Arithmetic.of(spec.op, spec.dtype, self._world_size)
-        return _Plan(arithmetic, pieces, pieces.count)
+        return _Plan(arithmetic, pieces, pieces.count, spec.op == tensor_pb2.OP_GATHER)
 
     def skip(self, sequence: int) -> None:
         """See Carrier."""
@@ -187,7 +197,10 @@ class Chain:
             self._pass_on(None, 0)
             return True
         chunk = work.added
-        self._put(number, work, chunk)
+        if work.plan.gathers:
+            self._bring(number, work, chunk)
+        else:
+            self._put(number, work, chunk)
         work.added = chunk + 1
         if work.added == work.plan.chunks:
             self._queue.popleft()
@@ -200,7 +213,7 @@ class Chain:
         if not self._queue or not self._is_free(number):
             return None
         work = self._queue[0]
-        written = work.collective.described.written
+        written = work.collective.order.described.written
         self._control.open(number, work.sequence, work.added, written)
         return work
 
@@ -220,7 +233,7 @@ class Chain:
             return None
         work = self._queue[0] if self._queue else None
         if work is not None and not work.disagreed:
-            written = work.collective.described.written
+            written = work.collective.order.described.written
             if self._control.says(number, work.sequence, work.added, written):
                 return work
         return self._look_closer(number, work)
@@ -242,7 +255,7 @@ class Chain:
         return None if work.disagreed else work
 
     def _agree(self, ticket: Ticket, work: _Work) -> bool:
-        mine = work.collective.described.spec
+        mine = work.collective.order.described.spec
         theirs = tensor_pb2.Spec.FromString(ticket.spec)
         if _essence(mine) == _essence(theirs):
             return True
@@ -252,19 +265,36 @@ class Chain:
 
     def _put(self, number: int, work: _Work, chunk: int) -> None:
         """Add this rank's part; the last rank of a lone node finishes the chunk, too."""
-        arithmetic, weight = work.plan.arithmetic, work.collective.weight
+        arithmetic, order = work.plan.arithmetic, work.collective.order
+        weight = order.weight
         start, stop = work.plan.cut.range(chunk)
         weights = self._control.weight(number, weight)
         total = self._arena.total(number, arithmetic)
         result = self._arena.result(number, arithmetic) if self._finishing else None
         for at, end in blocks(stop - start):
-            part = work.collective.flat[start + at : start + end]
+            part = order.flat[start + at : start + end]
             if self._rank == 0:
                 arithmetic.begin(total[at:end], part, weight)
             else:
                 arithmetic.add(total[at:end], part, weight)
             if result is not None:
                 arithmetic.finish(total[at:end], result[at:end], weights)
+
+    def _bring(self, number: int, work: _Work, chunk: int) -> None:
+        """Copy in what this rank brings of a chunk; its weight is the bytes in it."""
+        start, stop = work.plan.cut.range(chunk)
+        first, end = overlap((start, stop), work.collective.order.brings)
+        brought = end - first
+        clearing = self._alone and self._rank == self._last
+        if not brought and not clearing:
+            return
+        slot = self._arena.result_bytes(number, work.plan.arithmetic)[: stop - start]
+        if not self._control.weight(number):
+            slot[: first - start] = 0
+            slot[end - start :] = 0
+        if brought:
+            slot[first - start : end - start] = work.data[first:end]
+            self._control.weight(number, float(brought))
 
     def _pass_on(self, work: _Work | None, chunk: int) -> None:
         self._passed.append((work, chunk, time.perf_counter_ns()))
@@ -318,10 +348,13 @@ class Chain:
         return self._control.is_done(number)
 
     def _copy_out(self, number: int, work: _Work, chunk: int) -> None:
-        start, stop = work.plan.cut.range(chunk)
-        result = self._arena.result(number, work.plan.arithmetic)
-        for at, end in blocks(stop - start):
-            work.collective.flat[start + at : start + end].copy_(result[at:end])
+        arithmetic, extent = work.plan.arithmetic, work.plan.cut.range(chunk)
+        size, result = arithmetic.dtype.itemsize, self._arena.result_bytes(number, arithmetic)
+        for part in work.collective.order.takes:
+            first, end = overlap(extent, part)
+            if first < end:
+                at, until = (first - extent[0]) * size, (end - extent[0]) * size
+                work.data[first * size : end * size] = result[at:until]
 
 
 def _essence(spec: tensor_pb2.Spec) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from gradwire._tensor import unflatten
 if TYPE_CHECKING:
     import torch
 
+    from gradwire._order import Order
     from gradwire._result import Result
-    from gradwire._tensor import Described
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,15 @@ class Collective:
     """One tensor on its way."""
 
     sequence: int
-    tensor: torch.Tensor
-    """The caller's."""
-    flat: torch.Tensor
-    """Its elements in a row; what travels, and where the result comes back."""
-    described: Described
-    weight: float
+    order: Order
     future: Result
     since: float = field(default_factory=time.monotonic)
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return self.flat.numel() * self.flat.itemsize
+        return self.order.flat.nbytes
 
     def finish(self) -> torch.Tensor:
         """The caller's tensor with the result in it."""
-        return unflatten(self.flat, self.tensor)
+        return unflatten(self.order.flat, self.order.tensor)

@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING, Protocol
 from gradwire._collective import Collective, SessionStats
 from gradwire._errors import AggregationError, LostError, MismatchError, RoundTimeoutError
 from gradwire._result import Result, join_all, resolvers
-from gradwire._tensor import flatten
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
-
-    from gradwire._tensor import Described
+    from gradwire._order import Order
 
 SILENCE_GRACE_SECONDS = 5.0
 """The daemon itself says who is late; one that is silent for so much longer is stuck."""
@@ -136,14 +133,9 @@ class Pipeline:
         with self._lock:
             return SessionStats(self._rounds, self._bytes, self._seconds)
 
-    def submit(
-        self,
-        tensor: torch.Tensor,
-        described: Described,
-        weight: float,
-    ) -> Result:
+    def submit(self, order: Order) -> Result:
         """Send a tensor on its way. Raises LostError where the pipeline is over."""
-        future, flat = Result(self._work_until), flatten(tensor)
+        future = Result(self._work_until)
         with self._lock:
             if self.over is not None:
                 raise type(self.over)(str(self.over))
@@ -151,7 +143,7 @@ class Pipeline:
             self._next_sequence += 1
             if not self._open:
                 self._heard = time.monotonic()
-            collective = Collective(sequence, tensor, flat, described, weight, future)
+            collective = Collective(sequence, order, future)
             self._open[sequence] = collective
             failed = self._ahead.pop(sequence, None)
             if failed is None:

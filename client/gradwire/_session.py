@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradwire._errors import LostError
-from gradwire._tensor import describe
+from gradwire._order import gathering, reducing, scattering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from gradwire._collective import SessionStats
+    from gradwire._order import Order
     from gradwire._pipeline import Pipeline
     from gradwire._result import Result
     from gradwire._tensor import Shape
@@ -99,10 +100,11 @@ class Session:
 
         The future holds the tensor itself, with the same bits on every rank. Until then the
         tensor must not be touched. Any shape, contiguous or not; fp16, bf16, fp32, fp64,
-        complex, int8 to int64, uint8. `op` is mean, sum, min, max or product; `weight`
-        is this rank's share in a mean. 16-bit floats are summed in fp32; a mean of integers is
-        truncated. What is chained to the future may submit collectives, too, if it does so in
-        the same order on all ranks.
+        complex, int8 to int64, uint8, bool. `op` is mean, sum, min, max or product, and for
+        integers and bools band, bor or bxor; `weight` is this rank's share in a mean. 16-bit
+        floats are summed in fp32; a mean of integers is truncated; the sum of bools is their
+        logical or, the product their logical and. What is chained to the future may submit
+        collectives, too, if it does so in the same order on all ranks.
 
         Raises TypeError or ValueError for what can't be reduced, and LostError where the
         session is over. The future raises MismatchError or RoundTimeoutError, after which the
@@ -110,7 +112,42 @@ class Session:
         error is not defined: a large one may have come back in part.
         """
         shapes = [tuple(getattr(tensor, "shape", ()))]
-        return self._submit(tensor, shapes, op, 1.0 if weight is None else weight)
+        return self._submit(reducing(tensor, shapes, op, 1.0 if weight is None else weight))
+
+    def reduce_scatter(
+        self,
+        tensor: torch.Tensor,
+        takes: tuple[int, int],
+        op: str = "sum",
+        weight: float | None = None,
+    ) -> torch.futures.Future[torch.Tensor]:
+        """Reduce a flat, contiguous tensor; write back its elements [start, stop) only.
+
+        Every rank brings all of its tensor, and takes what it likes: nothing, (0, 0), or what
+        others take, too. What it does not take it leaves as it was. Otherwise like all_reduce,
+        with which it gives the same bits.
+
+        Raises what all_reduce raises, and ValueError for a tensor that is not flat and
+        contiguous, or has no such elements.
+        """
+        order = scattering(tensor, takes, op, 1.0 if weight is None else weight)
+        return self._submit(order)
+
+    def all_gather(
+        self, tensor: torch.Tensor, brings: tuple[int, int]
+    ) -> torch.futures.Future[torch.Tensor]:
+        """Fill a flat, contiguous tensor with what the ranks bring of it, in place.
+
+        Each rank brings elements [start, stop) of its tensor, which may be none, (0, 0), or
+        all, as the root of a broadcast does; the future holds the tensor with what the others
+        have brought. Any dtype; every bit arrives as it was. No element may be brought by two
+        ranks: that is not found out, and what comes of it is not defined. What nobody brings
+        becomes zero, except that a rank's own elements are never written to.
+
+        Raises TypeError or ValueError for another tensor or range, and LostError where the
+        session is over. The future raises what that of all_reduce raises.
+        """
+        return self._submit(gathering(tensor, brings))
 
     def submit(
         self, tensor: torch.Tensor, shapes: Sequence[Shape]
@@ -119,7 +156,7 @@ class Session:
 
         For hooks: it is C++ code that waits for the future, and does no work meanwhile.
         """
-        future = self._submit(tensor, shapes, "mean", 1.0)
+        future = self._submit(reducing(tensor, shapes, "mean", 1.0))
         self._pipeline.call_mover()
         return future
 
@@ -136,11 +173,9 @@ class Session:
         self.close()
         self._pipeline.join(EXIT_SECONDS)
 
-    def _submit(
-        self, tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float
-    ) -> Result:
+    def _submit(self, order: Order) -> Result:
         self._pipeline.check_process()
-        return self._pipeline.submit(tensor, describe(tensor, shapes, op, weight), weight)
+        return self._pipeline.submit(order)
 
     def __enter__(self) -> Self:
         return self

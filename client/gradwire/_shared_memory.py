@@ -64,6 +64,14 @@ class Arena:
         slot, narrow = ticket % self.layout.slots, arithmetic.dtype
         return self._tensor(2 * slot + (narrow != arithmetic.wide), narrow)
 
+    def result_bytes(self, ticket: int, arithmetic: Arithmetic) -> Bytes:
+        """The same as bytes, for who only copies: memcpy takes two thirds of torch's time."""
+        slot, beside = ticket % self.layout.slots, arithmetic.dtype != arithmetic.wide
+        offset, size = self.layout.slot(slot), self.layout.chunk_bytes
+        if beside:
+            offset, size = offset + size, size // 2
+        return self._bytes[offset : offset + size]
+
     def _tensor(self, place: int, dtype: torch.dtype) -> torch.Tensor:
         """All that can lie there; made once: making a tensor takes longer than cutting it."""
         made = self._tensors.get((place, dtype))

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from gradwire._errors import LostError
-from gradwire_proto.chunks import Cut, cut
+from gradwire_proto.chunks import Cut, cut, overlap
 from gradwire_proto.dtypes import DTYPES, sum_itemsize
 from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_proto.v1 import tensor_pb2
 
 if TYPE_CHECKING:
     from gradwire._channel import Doorbell, Line
@@ -33,10 +34,30 @@ class _Work:
     sent: int = 0
     received: int = 0
 
-    def part(self, chunk: int) -> Bytes:
-        """A chunk's bytes."""
+    def next(self) -> tuple[pb.ReduceRequest, Bytes]:
+        """The next chunk's message, and its bytes."""
+        chunk, order = self.sent, self.collective.order
+        self.sent += 1
+        self.request.chunk = chunk
         start, stop = self.cut.range(chunk)
-        return self.data[start * self.itemsize : stop * self.itemsize]
+        if order.described.spec.op != tensor_pb2.OP_GATHER:
+            return self.request, self.data[start * self.itemsize : stop * self.itemsize]
+        first, end = overlap((start, stop), order.brings)
+        self.request.weight = float(end - first)
+        if end - first in (0, stop - start):
+            return self.request, self.data[first:end]
+        padded = np.zeros(stop - start, dtype=np.uint8)
+        padded[first - start : end - start] = self.data[first:end]
+        return self.request, padded
+
+    def take(self, chunk: int, payload: memoryview) -> None:
+        """Write what this rank takes of a chunk's result."""
+        extent, size = self.cut.range(chunk), self.itemsize
+        result = np.frombuffer(payload, dtype=np.uint8)
+        for part in self.collective.order.takes:
+            first, end = overlap(extent, part)
+            at, until = (first - extent[0]) * size, (end - extent[0]) * size
+            self.data[first * size : end * size] = result[at:until]
 
 
 class Streaming:
@@ -62,12 +83,11 @@ class Streaming:
 
     def put(self, collective: Collective) -> None:
         """See Carrier."""
-        spec = collective.described.spec
-        data = collective.flat.view(torch.uint8).numpy()
+        order = collective.order
+        spec = order.described.spec
+        data = order.flat.view(torch.uint8).numpy()
         chunks = cut(spec.elements, sum_itemsize(spec.op, spec.dtype), self._chunk_bytes)
-        request = pb.ReduceRequest(
-            sequence=collective.sequence, spec=spec, weight=collective.weight
-        )
+        request = pb.ReduceRequest(sequence=collective.sequence, spec=spec, weight=order.weight)
         work = _Work(collective, data, chunks, DTYPES[spec.dtype].itemsize, request)
         self._open[collective.sequence] = work
         self._queue.append(work)
@@ -82,14 +102,12 @@ class Streaming:
         if not self._queue or len(self._flying) >= self._slots:
             return False
         work = self._queue[0]
-        chunk = work.sent
-        work.sent += 1
+        request, payload = work.next()
         if work.sent == work.cut.count:
             self._queue.popleft()
-        self._flying.add((work.collective.sequence, chunk))
-        work.request.chunk = chunk
+        self._flying.add((request.sequence, request.chunk))
         try:
-            self._line.send(work.request, work.part(chunk).data)
+            self._line.send(request, payload.data)
         except LostError:
             # Who reads the line learns why: the daemon's last words may lie unread.
             return True
@@ -101,7 +119,7 @@ class Streaming:
         if work is None:
             return True
         if payload.nbytes:
-            np.copyto(work.part(response.chunk), np.frombuffer(payload, dtype=np.uint8))
+            work.take(response.chunk, payload)
         work.received += 1
         if work.received < work.cut.count:
             return True

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from gradwire_proto.dtypes import BY_NAME, DTYPES, LEAST_WEIGHT, MOST_WEIGHT, OPS
+from gradwire_proto.dtypes import (
+    BY_NAME,
+    DTYPES,
+    LEAST_WEIGHT,
+    MOST_WEIGHT,
+    OPS,
+    is_defined,
+)
 from gradwire_proto.v1 import tensor_pb2 as pb
 
 if TYPE_CHECKING:
@@ -54,22 +61,40 @@ def unflatten(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def describe(
-    tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float
+    tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float, note: str = ""
 ) -> Described:
-    """What this rank brings. Raises TypeError or ValueError for what can't be reduced."""
+    """What this rank brings. Raises TypeError or ValueError for what can't be reduced.
+
+    Collectives with different notes are different, though their tensors may be alike.
+    """
     _check(tensor, op, weight)
     elements = tensor.numel() * (2 if tensor.is_complex() else 1)
-    return _spec(OPS[op], tensor.dtype, elements, tuple(shapes))
+    return _reduced(OPS[op], tensor.dtype, elements, tuple(shapes), note)
+
+
+# The same few buckets come again in every step. Nobody writes to what these two return.
 
 
 @lru_cache(maxsize=1024)
-def _spec(op: pb.Op, dtype: torch.dtype, elements: int, shapes: tuple[Shape, ...]) -> Described:
-    """The same few buckets come again in every step. Nobody writes to what this returns."""
+def _reduced(
+    op: pb.Op, dtype: torch.dtype, elements: int, shapes: tuple[Shape, ...], note: str
+) -> Described:
     real = dtype.to_real() if dtype.is_complex else dtype
     text = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
+    return _spec(op, BY_NAME[_name(real)], elements, f"{text}, {note}" if note else text)
+
+
+@lru_cache(maxsize=1024)
+def describe_gather(dtype: torch.dtype, elements: int) -> Described:
+    """A tensor that is gathered: it travels as bytes, whatever its type."""
+    size, text = elements * dtype.itemsize, f"{elements} x {_name(dtype)}"
+    return _spec(pb.OP_GATHER, pb.DTYPE_UINT8, size, text)
+
+
+def _spec(op: pb.Op, dtype: pb.Dtype, elements: int, text: str) -> Described:
     spec = pb.Spec(
         op=op,
-        dtype=BY_NAME[_name(real)],
+        dtype=dtype,
         elements=elements,
         shape_digest=zlib.crc32(text.encode()),
         shapes=text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} ...",
@@ -81,7 +106,7 @@ def _spec(op: pb.Op, dtype: torch.dtype, elements: int, shapes: tuple[Shape, ...
 def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
     if op not in OPS:
         raise ValueError(f"expected op to be one of {', '.join(OPS)}, got {op!r}")
-    _check_layout(tensor)
+    check_layout(tensor)
     if tensor.is_complex() and op not in _COMPLEX_OPS:
         raise TypeError(f"op {op} has no meaning for {tensor.dtype}; expected sum or mean")
     real = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
@@ -89,6 +114,9 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
         raise TypeError(
             f"can't reduce {tensor.dtype} with op {op}; expected one of {', '.join(BY_NAME)}"
         )
+    if not is_defined(OPS[op], BY_NAME[_name(real)]):
+        kind = "a number" if op == "mean" else "an integer or bool"
+        raise TypeError(f"op {op} has no meaning for {tensor.dtype}; expected {kind}")
     if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise ValueError(
             f"expected a weight above 0, {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, got {weight}"
@@ -99,7 +127,8 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
         )
 
 
-def _check_layout(tensor: torch.Tensor) -> None:
+def check_layout(tensor: torch.Tensor) -> None:
+    """Raises TypeError or ValueError for a tensor whose memory is of no use here."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch.Tensor, got {type(tensor).__name__}")
     if tensor.device.type != "cpu":

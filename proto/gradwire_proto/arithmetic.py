@@ -5,6 +5,7 @@ mean is summed from tensors scaled by 2^-k, 2^k >= world size, and divided by wh
 the weights: the same bits as a plain sum over its count, but 3e38 from every rank does not
 overflow. (Below world size x 2^-126 the scaling rounds, as DDP's own division before the sum
 does.) Integers are exact: sums wrap in their own type, means are summed in int64 and truncated.
+The sum of bools is their logical or, the product their logical and.
 """
 
 from __future__ import annotations
@@ -82,6 +83,12 @@ class Arithmetic:
                 torch.maximum(total, other, out=total)
             case pb.OP_PRODUCT:
                 total.mul_(other)
+            case pb.OP_BAND:
+                total.bitwise_and_(other)
+            case pb.OP_BOR | pb.OP_GATHER:
+                total.bitwise_or_(other)
+            case pb.OP_BXOR:
+                total.bitwise_xor_(other)
             case _ if factor == 1.0 or not total.dtype.is_floating_point:
                 total.add_(other)
             case _:

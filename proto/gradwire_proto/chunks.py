@@ -59,6 +59,15 @@ def cut_alone(elements: int, sum_itemsize: int, chunk_bytes: int, ranks: int) ->
     return Cut(elements, max(1, fitting // sum_itemsize))
 
 
+def overlap(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """The elements [start, stop) that are in both; start and stop alike where there are none.
+
+    An empty overlap lies within `one`.
+    """
+    start = min(max(one[0], other[0]), one[1])
+    return start, max(start, min(one[1], other[1]))
+
+
 def share_ranges(
     shares: int, elements: int, weights: Sequence[Fraction] = ()
 ) -> list[tuple[int, int]]:

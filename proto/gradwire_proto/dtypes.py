@@ -21,8 +21,11 @@ class DtypeInfo:
 
     @property
     def is_integer(self) -> bool:
-        """Sums of integers wrap around in their own type, as torch's do; means do not."""
-        return "int" in self.name
+        """Sums of integers wrap around in their own type, as torch's do; means do not.
+
+        A bool counts as one of a single bit, whose sum is a logical or.
+        """
+        return "int" in self.name or self.name == "bool"
 
 
 DTYPES: dict[pb.Dtype, DtypeInfo] = {
@@ -35,6 +38,7 @@ DTYPES: dict[pb.Dtype, DtypeInfo] = {
     pb.DTYPE_INT32: DtypeInfo("int32", 4, "int64"),
     pb.DTYPE_INT64: DtypeInfo("int64", 8, "int64"),
     pb.DTYPE_UINT8: DtypeInfo("uint8", 1, "int64"),
+    pb.DTYPE_BOOL: DtypeInfo("bool", 1, "int64"),
 }
 
 BY_NAME: dict[str, pb.Dtype] = {info.name: dtype for dtype, info in DTYPES.items()}
@@ -49,7 +53,28 @@ OPS: dict[str, pb.Op] = {
     "min": pb.OP_MIN,
     "max": pb.OP_MAX,
     "product": pb.OP_PRODUCT,
+    "band": pb.OP_BAND,
+    "bor": pb.OP_BOR,
+    "bxor": pb.OP_BXOR,
 }
+"""What reduces, by the names that callers use."""
+
+OP_NAMES: dict[pb.Op, str] = {
+    **{op: name for name, op in OPS.items()},
+    pb.OP_GATHER: "gather",
+}
+"""Every op that is known, in words."""
+
+_BITWISE = (pb.OP_BAND, pb.OP_BOR, pb.OP_BXOR)
+
+
+def is_defined(op: pb.Op, dtype: pb.Dtype) -> bool:
+    """Whether a known op has a meaning for a known dtype."""
+    if op == pb.OP_GATHER:
+        return dtype == pb.DTYPE_UINT8
+    if op in _BITWISE:
+        return DTYPES[dtype].is_integer
+    return op != pb.OP_MEAN or dtype != pb.DTYPE_BOOL
 
 
 def sum_name(op: pb.Op, dtype: pb.Dtype) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, assert_never
 
 from gradwire_proto.chunks import share_ranges
-from gradwire_proto.v1 import peer_pb2
+from gradwire_proto.v1 import peer_pb2, tensor_pb2
 from gradwire_server.errors import ProtocolError
 from gradwire_server.kernels import ChunkSum, Kernels
 from gradwire_server.reduce.choose import NAMES, choose, reducer
@@ -58,7 +58,10 @@ class Execution:
         self._transport = transport
         self._nodes = len(workplace.group.picture.nodes)
         alike = not workplace.weights
-        self._schedule = workplace.schedule or choose(extent.size, self._nodes, alike=alike)
+        gathers = round_.spec.op == tensor_pb2.OP_GATHER
+        self._schedule = workplace.schedule or choose(
+            extent.size, self._nodes, alike=alike, gathers=gathers
+        )
         self._reducer = reducer(self._schedule, workplace.group.node, self._nodes)
         self._arrival = asyncio.Event()
         self._parts: dict[Frame, Part] = {}
@@ -168,7 +171,7 @@ class Execution:
                 assert_never(effect)
 
     async def _add(self, frame: Frame) -> None:
-        part = self._take(frame, self._total.partial_bytes(frame.share))
+        part = self._take_partial(frame)
         await self._run(part.size, self._total.add, frame.share, part.pieces, part.weight)
 
     async def _fold(self, frames: tuple[Frame, ...]) -> None:
@@ -176,7 +179,7 @@ class Execution:
         await asyncio.gather(*self._sends)
         share, own = frames[0].share, self._workplace.group.node
         size = self._total.partial_bytes(share)
-        parts = [(frame.source, self._take(frame, size)) for frame in frames]
+        parts = [(frame.source, self._take_partial(frame)) for frame in frames]
         before = [(part.pieces, part.weight) for source, part in parts if source < own]
         after = [(part.pieces, part.weight) for source, part in parts if source > own]
         await self._run(size * len(parts), self._total.fold, share, before, after)
@@ -185,6 +188,10 @@ class Execution:
         part = self._take(frame, self._total.final_bytes(frame.share))
         await self._run(part.size, self._total.store, frame.share, part.pieces)
         self._final.add(frame.share)
+
+    def _take_partial(self, frame: Frame) -> Part:
+        weight = self._parts[frame].weight
+        return self._take(frame, self._total.arriving_bytes(frame.share, weight))
 
     def _take(self, frame: Frame, size: int) -> Part:
         part = self._parts.pop(frame)

@@ -104,11 +104,11 @@ class Intake:
             raise ProtocolError(
                 f"rank {rank} has more than {self._slots.count} chunks in flight"
             )
-        payload = contribution.payload
-        if payload is None or payload.nbytes != extent.size:
+        payload, expected = contribution.payload, 0 if contribution.is_blank else extent.size
+        if payload is None or payload.nbytes != expected:
             got = 0 if payload is None else payload.nbytes
             raise ProtocolError(
-                f"rank {rank} brought a chunk of {got} bytes, expected {extent.size}"
+                f"rank {rank} brought a chunk of {got} bytes, expected {expected}"
             )
         return extent
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias
 import torch
 
 from gradwire_proto.arithmetic import Arithmetic, view
+from gradwire_proto.v1 import tensor_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -104,7 +105,10 @@ class ChunkSum:
         self._result = self._sum
         if self._wide != self._dtype:
             self._result = view(place.result(elements * self._dtype.itemsize), self._dtype)
+        self._gathers = spec.op == tensor_pb2.OP_GATHER
         self.weights = [0.0] * len(shares)
+        """Of what each share holds. One to which nothing was brought, of what is gathered, is
+        blank: its memory holds anything."""
 
     @property
     def size(self) -> int:
@@ -120,7 +124,9 @@ class ChunkSum:
         self.weights = [weight] * len(self._shares)
 
     def add_local(self, payloads: list[memoryview], weights: list[float]) -> None:
-        """Sum the local ranks' chunks, in the order given."""
+        """Sum the local ranks' chunks, in the order given; none, where nothing is brought."""
+        if not payloads:
+            return
         inputs = [view(payload, self._dtype) for payload in payloads]
         for start in range(0, self.elements, BLOCK_ELEMENTS):
             block = slice(start, start + BLOCK_ELEMENTS)
@@ -132,12 +138,19 @@ class ChunkSum:
 
     def add(self, share: int, pieces: Sequence[memoryview], weight: float) -> None:
         """Add another node's partial sum of a share."""
+        blank = self._is_blank(share)
         for total, piece in _beside(self._part(self._sum, share), pieces):
-            self._arithmetic.combine(total, piece)
+            if blank:
+                total.copy_(piece)
+            else:
+                self._arithmetic.combine(total, piece)
         self.weights[share] += weight
 
     def fold(self, share: int, before: Sequence[Partial], after: Sequence[Partial]) -> None:
         """Add other nodes' partial sums of a share, some of them before the node's own."""
+        if self._gathers:
+            # Bits are the same in any order, and a blank share can't be put before others.
+            before, after = (), [*before, *after]
         if before:
             own = ((memoryview(bytes(self.partial(share))),), self.weights[share])
             (pieces, self.weights[share]), *others = before
@@ -150,6 +163,8 @@ class ChunkSum:
     def finish(self, share: int) -> None:
         """Divide a share that holds everybody's sum, and write it to the result."""
         total, out = self._part(self._sum, share), self._part(self._result, share)
+        if self._is_blank(share):
+            total.zero_()
         self._arithmetic.finish(total, out, self.weights[share])
 
     def store(self, share: int, pieces: Sequence[memoryview]) -> None:
@@ -158,7 +173,9 @@ class ChunkSum:
             place.copy_(piece)
 
     def partial(self, share: int) -> memoryview:
-        """A share's sum as it stands, to be sent."""
+        """A share's sum as it stands, to be sent; nothing of a blank one."""
+        if self._is_blank(share):
+            return memoryview(b"")
         return _bytes(self._part(self._sum, share))
 
     def final(self, share: int) -> memoryview:
@@ -170,10 +187,17 @@ class ChunkSum:
         start, stop = self._shares[share]
         return (stop - start) * self._wide.itemsize
 
+    def arriving_bytes(self, share: int, weight: float) -> int:
+        """Size of another node's partial sum with this weight: a blank one has none."""
+        return 0 if self._gathers and not weight else self.partial_bytes(share)
+
     def final_bytes(self, share: int) -> int:
         """Size of a share once it is final."""
         start, stop = self._shares[share]
         return (stop - start) * self._dtype.itemsize
+
+    def _is_blank(self, share: int) -> bool:
+        return self._gathers and not self.weights[share]
 
     def _part(self, tensor: torch.Tensor, share: int) -> torch.Tensor:
         start, stop = self._shares[share]

@@ -136,9 +136,10 @@ class Streamed:
 
     def add(self, total: ChunkSum) -> None:
         """See Local; in the order of the ranks."""
-        brought = [
+        everybody = [
             self._round.contributions[rank] for rank in sorted(self._round.contributions)
         ]
+        brought = [each for each in everybody if not each.is_blank]
         payloads = [each.payload for each in brought if each.payload is not None]
         total.add_local(payloads, [each.weight for each in brought])
 

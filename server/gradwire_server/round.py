@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gradwire_proto.chunks import cut
-from gradwire_proto.dtypes import DTYPES, LEAST_WEIGHT, MOST_WEIGHT, OPS, sum_itemsize
+from gradwire_proto.dtypes import (
+    DTYPES,
+    LEAST_WEIGHT,
+    MOST_WEIGHT,
+    OP_NAMES,
+    is_defined,
+    sum_itemsize,
+)
 from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import MismatchError, ProtocolError, ReductionError
 
@@ -19,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 P = TypeVar("P")
-
-_OPS = {op: name for name, op in OPS.items()}
 
 FAILURES_KEPT = 1024
 """Failed collectives that are remembered though all local ranks have gone on: frames may come
@@ -66,7 +71,7 @@ class Spec:
 
     def __str__(self) -> str:
         # Anybody may send a number that has no name: that is to be told, not to fail on.
-        op = _OPS.get(self.op, f"op {self.op}")
+        op = OP_NAMES.get(self.op, f"op {self.op}")
         dtype = DTYPES[self.dtype].name if self.dtype in DTYPES else f"dtype {self.dtype}"
         shapes = f" [{self.shapes}]" if self.shapes else ""
         if self.shapes.endswith("..."):
@@ -94,17 +99,24 @@ class Contribution:
     weight: float
     payload: memoryview | None = None
 
+    @property
+    def is_blank(self) -> bool:
+        """The rank brings nothing of what is gathered."""
+        return self.spec.op == pb.OP_GATHER and not self.weight
+
     def extent(self, who: str, chunk: int, chunk_bytes: int) -> Extent:
         """Which part of the tensor the chunk is.
 
         Raises ProtocolError for what nobody could reduce.
         """
         spec, weight = self.spec, self.weight
-        if spec.dtype not in DTYPES or spec.op not in _OPS or spec.wire != pb.WIRE_EXACT:
+        if spec.dtype not in DTYPES or spec.op not in OP_NAMES or spec.wire != pb.WIRE_EXACT:
             raise ProtocolError(
                 f"{who} brought an op or dtype that is not known, or a wire other than"
                 f" exact: {spec}"
             )
+        if not is_defined(spec.op, spec.dtype):
+            raise ProtocolError(f"{who} brought what has no meaning: {spec}")
         info = DTYPES[spec.dtype]
         least, most = (1.0, 1.0) if info.is_integer else (LEAST_WEIGHT, MOST_WEIGHT)
         if self.payload is not None and spec.op == pb.OP_MEAN and not least <= weight <= most:

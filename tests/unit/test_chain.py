@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from gradwire._chain import Chain
 from gradwire._collective import Collective
 from gradwire._errors import LostError
+from gradwire._order import Order, gathering, reducing, scattering
 from gradwire._result import Result
 from gradwire._shared_memory import Arena
-from gradwire._tensor import describe, flatten
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_server import shared_memory
 from gradwire_server.chain import Chain as DaemonsSide
@@ -68,10 +68,11 @@ class Node:
         op: str = "sum",
         weight: float = 1.0,
     ) -> None:
-        described = describe(tensor, [tuple(tensor.shape)], op, weight)
+        self.order(rank, sequence, reducing(tensor, [tuple(tensor.shape)], op, weight))
+
+    def order(self, rank: int, sequence: int, order: Order) -> None:
         result = Result(lambda *_: None)
-        flat = flatten(tensor)
-        self.chains[rank].put(Collective(sequence, tensor, flat, described, weight, result))
+        self.chains[rank].put(Collective(sequence, order, result))
 
     def advance(self, rank: int) -> bool:
         done = self.chains[rank].advance()

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18gradwire/v1/tensor.proto\x12\x0bgradwire.v1\"\x9f\x01\n\x04Spec\x12\x1b\n\x02op\x18\x01 \x01(\x0e\x32\x0f.gradwire.v1.Op\x12!\n\x05\x64type\x18\x02 \x01(\x0e\x32\x12.gradwire.v1.Dtype\x12\x10\n\x08\x65lements\x18\x03 \x01(\x04\x12\x14\n\x0cshape_digest\x18\x04 \x01(\x07\x12\x0e\n\x06shapes\x18\x05 \x01(\t\x12\x1f\n\x04wire\x18\x06 \x01(\x0e\x32\x11.gradwire.v1.Wire*\xbf\x01\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT16\x10\x01\x12\x12\n\x0e\x44TYPE_BFLOAT16\x10\x02\x12\x11\n\rDTYPE_FLOAT32\x10\x03\x12\x11\n\rDTYPE_FLOAT64\x10\x04\x12\x0e\n\nDTYPE_INT8\x10\x05\x12\x0f\n\x0b\x44TYPE_INT16\x10\x06\x12\x0f\n\x0b\x44TYPE_INT32\x10\x07\x12\x0f\n\x0b\x44TYPE_INT64\x10\x08\x12\x0f\n\x0b\x44TYPE_UINT8\x10\t*Y\n\x02Op\x12\x12\n\x0eOP_UNSPECIFIED\x10\x00\x12\n\n\x06OP_SUM\x10\x01\x12\x0b\n\x07OP_MEAN\x10\x02\x12\n\n\x06OP_MIN\x10\x03\x12\n\n\x06OP_MAX\x10\x04\x12\x0e\n\nOP_PRODUCT\x10\x05*,\n\x04Wire\x12\x14\n\x10WIRE_UNSPECIFIED\x10\x00\x12\x0e\n\nWIRE_EXACT\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18gradwire/v1/tensor.proto\x12\x0bgradwire.v1\"\x9f\x01\n\x04Spec\x12\x1b\n\x02op\x18\x01 \x01(\x0e\x32\x0f.gradwire.v1.Op\x12!\n\x05\x64type\x18\x02 \x01(\x0e\x32\x12.gradwire.v1.Dtype\x12\x10\n\x08\x65lements\x18\x03 \x01(\x04\x12\x14\n\x0cshape_digest\x18\x04 \x01(\x07\x12\x0e\n\x06shapes\x18\x05 \x01(\t\x12\x1f\n\x04wire\x18\x06 \x01(\x0e\x32\x11.gradwire.v1.Wire*\xcf\x01\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT16\x10\x01\x12\x12\n\x0e\x44TYPE_BFLOAT16\x10\x02\x12\x11\n\rDTYPE_FLOAT32\x10\x03\x12\x11\n\rDTYPE_FLOAT64\x10\x04\x12\x0e\n\nDTYPE_INT8\x10\x05\x12\x0f\n\x0b\x44TYPE_INT16\x10\x06\x12\x0f\n\x0b\x44TYPE_INT32\x10\x07\x12\x0f\n\x0b\x44TYPE_INT64\x10\x08\x12\x0f\n\x0b\x44TYPE_UINT8\x10\t\x12\x0e\n\nDTYPE_BOOL\x10\n*\x8e\x01\n\x02Op\x12\x12\n\x0eOP_UNSPECIFIED\x10\x00\x12\n\n\x06OP_SUM\x10\x01\x12\x0b\n\x07OP_MEAN\x10\x02\x12\n\n\x06OP_MIN\x10\x03\x12\n\n\x06OP_MAX\x10\x04\x12\x0e\n\nOP_PRODUCT\x10\x05\x12\x0b\n\x07OP_BAND\x10\x06\x12\n\n\x06OP_BOR\x10\x07\x12\x0b\n\x07OP_BXOR\x10\x08\x12\r\n\tOP_GATHER\x10\t*,\n\x04Wire\x12\x14\n\x10WIRE_UNSPECIFIED\x10\x00\x12\x0e\n\nWIRE_EXACT\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,11 +32,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gradwire.v1.tensor_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DTYPE']._serialized_start=204
-  _globals['_DTYPE']._serialized_end=395
-  _globals['_OP']._serialized_start=397
-  _globals['_OP']._serialized_end=486
-  _globals['_WIRE']._serialized_start=488
-  _globals['_WIRE']._serialized_end=532
+  _globals['_DTYPE']._serialized_end=411
+  _globals['_OP']._serialized_start=414
+  _globals['_OP']._serialized_end=556
+  _globals['_WIRE']._serialized_start=558
+  _globals['_WIRE']._serialized_end=602
   _globals['_SPEC']._serialized_start=42
   _globals['_SPEC']._serialized_end=201
 # @@protoc_insertion_point(module_scope)

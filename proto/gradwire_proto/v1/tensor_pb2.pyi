@@ -17,6 +17,7 @@ class Dtype(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DTYPE_INT32: _ClassVar[Dtype]
     DTYPE_INT64: _ClassVar[Dtype]
     DTYPE_UINT8: _ClassVar[Dtype]
+    DTYPE_BOOL: _ClassVar[Dtype]
 
 class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -26,6 +27,10 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OP_MIN: _ClassVar[Op]
     OP_MAX: _ClassVar[Op]
     OP_PRODUCT: _ClassVar[Op]
+    OP_BAND: _ClassVar[Op]
+    OP_BOR: _ClassVar[Op]
+    OP_BXOR: _ClassVar[Op]
+    OP_GATHER: _ClassVar[Op]
 
 class Wire(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -41,12 +46,17 @@ DTYPE_INT16: Dtype
 DTYPE_INT32: Dtype
 DTYPE_INT64: Dtype
 DTYPE_UINT8: Dtype
+DTYPE_BOOL: Dtype
 OP_UNSPECIFIED: Op
 OP_SUM: Op
 OP_MEAN: Op
 OP_MIN: Op
 OP_MAX: Op
 OP_PRODUCT: Op
+OP_BAND: Op
+OP_BOR: Op
+OP_BXOR: Op
+OP_GATHER: Op
 WIRE_UNSPECIFIED: Wire
 WIRE_EXACT: Wire
 

@@ -43,7 +43,9 @@ SCHEDULES: dict[str, pb.Schedule] = {
 NAMES: dict[pb.Schedule, str] = {schedule: name for name, schedule in SCHEDULES.items()}
 
 
-def choose(chunk_bytes: int, nodes: int, *, alike: bool = True) -> pb.Schedule:
+def choose(
+    chunk_bytes: int, nodes: int, *, alike: bool = True, gathers: bool = False
+) -> pb.Schedule:
     """The schedule for a chunk of this size on this many nodes.
 
     Small chunks take the fewest messages: one each way between two nodes, a tree among more.
@@ -51,11 +53,17 @@ def choose(chunk_bytes: int, nodes: int, *, alike: bool = True) -> pb.Schedule:
     possible; between the two, and with a few nodes more, everybody to everybody in two hops.
     Where the nodes' networks are not alike, large ones go direct, too: around a ring, all have
     to send as much as the slowest. ARCHITECTURE.md has the figures.
+
+    What is gathered is mostly brought by one node, and the others' parts are blank: between two
+    nodes it goes once in one shot, and among a few, twice in a direct exchange.
     """
+    if gathers and nodes == 2:
+        return pb.SCHEDULE_ONE_SHOT
     if chunk_bytes <= SMALL_BYTES:
         return pb.SCHEDULE_ONE_SHOT if nodes == 2 else pb.SCHEDULE_TREE
     medium = chunk_bytes < MEDIUM_BYTES and 2 < nodes < DIRECT_NODES.stop
-    if medium or nodes in DIRECT_NODES or not alike:
+    few = nodes in DIRECT_NODES or (gathers and nodes < DIRECT_NODES.stop)
+    if medium or few or not alike:
         return pb.SCHEDULE_DIRECT
     return pb.SCHEDULE_RING
 
