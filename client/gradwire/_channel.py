@@ -1,11 +1,12 @@
-"""The lines to a daemon: calls over gRPC, a stream of chunks, and the doorbell."""
+"""The lines to a daemon: calls over gRPC, streams of chunks and letters, and the doorbell."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import socket
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 import grpc
@@ -17,6 +18,10 @@ from gradwire_proto.v1 import aggregator_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from google.protobuf.message import Message
+
+M = TypeVar("M", bound="Message")
 
 LEAVE_SECONDS = 2.0
 LONGEST_PACKET = 64 * 1024
@@ -97,6 +102,11 @@ class Daemon:
         call: Any = self._channel.stream_stream("/gradwire.v1.Aggregator/Reduce")
         return Stream(call, seat, self.address)
 
+    def post(self, seat: str) -> Post:
+        """The line for letters."""
+        call: Any = self._channel.stream_stream("/gradwire.v1.Aggregator/Post")
+        return Post(call, seat, self.address)
+
     def close(self) -> None:
         """Drop the connection."""
         self._channel.close()
@@ -173,40 +183,94 @@ def _forget_doorbells() -> None:
 os.register_at_fork(after_in_child=_forget_doorbells)
 
 
-class Stream:
-    """Line over the Reduce stream; chunks travel in the messages."""
+class _Messages(Generic[M]):
+    """A gRPC stream of messages with payloads."""
 
-    def __init__(self, method: Callable[..., Any], seat: str, address: str) -> None:
-        self.daemon = f"the daemon at {address}"
+    def __init__(
+        self, method: Callable[..., Any], first: Message, response: type[M], daemon: str
+    ) -> None:
+        self._daemon = daemon
+        self._response = response
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._requests.put(pb.ReduceRequest(seat=seat).SerializeToString())
+        self._requests.put(first.SerializeToString())
         self._call = method(self._outgoing())
 
     def _outgoing(self) -> Iterator[bytes]:
         while (request := self._requests.get()) is not None:
             yield request
 
-    def send(self, request: pb.ReduceRequest, payload: memoryview) -> None:
-        """See Line."""
+    def send(self, request: Message, payload: memoryview) -> None:
+        """Hand a message over. Raises LostError where the stream has ended."""
         if not self._call.is_active():
             raise self._lost(self._call)
         self._requests.put(wire.join(request, payload))
 
-    def receive(self) -> tuple[pb.ReduceResponse, memoryview]:
-        """See Line."""
+    def receive(self) -> tuple[M, memoryview]:
+        """Wait for the next message. Raises LostError where the stream has ended."""
         try:
-            return wire.split(next(self._call), pb.ReduceResponse)
+            return wire.split(next(self._call), self._response)
         except (grpc.RpcError, StopIteration, ValueError) as error:
             raise self._lost(error) from error
 
-    def close(self) -> None:
-        """See Line."""
+    def finish(self) -> None:
+        """Nothing more is sent."""
         self._requests.put(None)
+
+    def close(self) -> None:
+        """End the stream at once."""
+        self.finish()
         self._call.cancel()
 
     def _lost(self, error: object) -> LostError:
         reason = _details(error) if isinstance(error, grpc.RpcError) else "its stream ended"
-        return LostError(f"{self.daemon} is gone: {reason}")
+        return LostError(f"{self._daemon} is gone: {reason}")
+
+
+class Stream:
+    """Line over the Reduce stream; chunks travel in the messages."""
+
+    def __init__(self, method: Callable[..., Any], seat: str, address: str) -> None:
+        self.daemon = f"the daemon at {address}"
+        first = pb.ReduceRequest(seat=seat)
+        self._messages = _Messages(method, first, pb.ReduceResponse, self.daemon)
+
+    def send(self, request: pb.ReduceRequest, payload: memoryview) -> None:
+        """See Line."""
+        self._messages.send(request, payload)
+
+    def receive(self) -> tuple[pb.ReduceResponse, memoryview]:
+        """See Line."""
+        return self._messages.receive()
+
+    def close(self) -> None:
+        """See Line."""
+        self._messages.close()
+
+
+class Post:
+    """See _mail.PostLine: the Post stream."""
+
+    def __init__(self, method: Callable[..., Any], seat: str, address: str) -> None:
+        first, daemon = pb.PostRequest(seat=seat), f"the daemon at {address}"
+        self._messages = _Messages(method, first, pb.PostResponse, daemon)
+
+    def send(self, note: pb.Note, payload: memoryview) -> None:
+        """See PostLine. Where the line is broken, who reads it learns why."""
+        with contextlib.suppress(LostError):
+            self._messages.send(pb.PostRequest(note=note), payload)
+
+    def receive(self) -> tuple[pb.Note, memoryview]:
+        """See PostLine."""
+        response, payload = self._messages.receive()
+        return response.note, payload
+
+    def finish(self) -> None:
+        """See PostLine."""
+        self._messages.finish()
+
+    def close(self) -> None:
+        """See PostLine."""
+        self._messages.close()
 
 
 def _details(error: object) -> str:

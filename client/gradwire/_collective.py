@@ -33,7 +33,7 @@ class Collective:
 
     sequence: int
     order: Order
-    future: Result
+    future: Result[torch.Tensor]
     since: float = field(default_factory=time.monotonic)
 
     @property

@@ -14,6 +14,7 @@ from gradwire import _embedded
 from gradwire._chain import Chain
 from gradwire._channel import Daemon, Doorbell
 from gradwire._errors import ConnectError
+from gradwire._mail import Mail
 from gradwire._pipeline import Carrier, Pipeline
 from gradwire._rendezvous import Meeting, Picture, find_store
 from gradwire._session import Place, Session
@@ -23,6 +24,7 @@ from gradwire._stream import Streaming
 from gradwire_proto import PROTOCOL
 from gradwire_proto.addresses import SYSTEM_SOCKET, user_socket
 from gradwire_proto.control import ABSENT, SHARES, STREAMS
+from gradwire_proto.letters import page_bytes
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -162,13 +164,15 @@ def _sit_down(
         generation=picture.generation,
         daemon=daemon.address,
         path=carrier.path,
+        timeout=settings.timeout,
     )
+    mail = Mail(rank, world_size, page_bytes(seat.chunk_bytes), lambda: daemon.post(seat.seat))
 
     def leave() -> None:
         daemon.leave(seat.seat)
         daemon.close()
 
-    return Session(place, Pipeline(carrier, settings.timeout), leave)
+    return Session(place, Pipeline(carrier, settings.timeout), mail, leave)
 
 
 def _open_carrier(

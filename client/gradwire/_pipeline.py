@@ -15,12 +15,15 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from gradwire._collective import Collective, SessionStats
-from gradwire._errors import AggregationError, LostError, MismatchError, RoundTimeoutError
+from gradwire._errors import AggregationError, LostError
+from gradwire._failure import error_of
 from gradwire._result import Result, join_all, resolvers
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
     from gradwire._order import Order
 
@@ -34,11 +37,6 @@ LOOK_SECONDS = 0.05
 """How often the mover looks whether there is work that nobody does: often after recent work."""
 
 CLOSE_SECONDS = 5.0
-
-_ERRORS: dict[pb.Failure.Kind, type[AggregationError]] = {
-    pb.Failure.KIND_MISMATCH: MismatchError,
-    pb.Failure.KIND_TIMEOUT: RoundTimeoutError,
-}
 
 
 class Carrier(Protocol):
@@ -105,6 +103,7 @@ class Pipeline:
         self._rounds = self._bytes = 0
         self._seconds = 0.0
         self.over: AggregationError | None = None
+        self._at_end: Callable[[AggregationError, bool], None] = lambda *_: None
         self._process = os.getpid()
         self._carrier = carrier
         self._timeout = timeout
@@ -133,9 +132,9 @@ class Pipeline:
         with self._lock:
             return SessionStats(self._rounds, self._bytes, self._seconds)
 
-    def submit(self, order: Order) -> Result:
+    def submit(self, order: Order) -> Result[torch.Tensor]:
         """Send a tensor on its way. Raises LostError where the pipeline is over."""
-        future = Result(self._work_until)
+        future: Result[torch.Tensor] = Result(self._work_until)
         with self._lock:
             if self.over is not None:
                 raise type(self.over)(str(self.over))
@@ -162,6 +161,14 @@ class Pipeline:
                 " connect in each process"
             )
 
+    def attend(self, at_end: Callable[[AggregationError, bool], None]) -> None:
+        """Call this at the end, with its reason and whether this rank leaves in good order."""
+        with self._lock:
+            self._at_end = at_end
+            over = self.over
+        if over is not None:
+            at_end(over, False)
+
     def call_mover(self) -> None:
         """Somebody waits who does not work meanwhile."""
         self._called.set()
@@ -180,6 +187,7 @@ class Pipeline:
             waiting = list(self._open.values())
         self._called.set()
         self._carrier.wake()
+        self._at_end(error, leave is not None)
         if leave is not None:
             leave()
         self._carrier.hang_up()
@@ -224,7 +232,7 @@ class Pipeline:
             self._called.wait(RECENT_LOOK_SECONDS if recent else LOOK_SECONDS)
             self._called.clear()
 
-    def _work_until(self, future: Result, deadline: float) -> None:
+    def _work_until(self, future: Result[torch.Tensor], deadline: float) -> None:
         """Work until this future has its result, unless somebody does already."""
         self.check_process()
         while (
@@ -285,7 +293,7 @@ class Pipeline:
 
     def _failed(self, response: pb.ReduceResponse) -> None:
         failure, sequence = response.failure, response.sequence
-        error = _ERRORS.get(failure.kind, AggregationError)(failure.reason)
+        error = error_of(failure)
         with self._lock:
             # As one step: a tensor that is handed in between would be put behind what failed.
             self._carrier.drop(sequence)

@@ -1,11 +1,11 @@
-"""The future of a collective, resolved where that can't lock up."""
+"""The future of a collective or a letter, resolved where that can't lock up."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -13,6 +13,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+
+T = TypeVar("T")
 
 resolvers: WeakSet[threading.Thread] = WeakSet()
 """Threads that run what is chained to results."""
@@ -26,7 +28,7 @@ def join_all(threads: Iterable[threading.Thread], seconds: float) -> None:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-class Result(torch.futures.Future[Any]):
+class Result(torch.futures.Future[T]):
     """A torch future that knows whether anything is chained to it.
 
     What a user chains may itself wait for a collective (PowerSGD does), so it should not run on
@@ -37,7 +39,7 @@ class Result(torch.futures.Future[Any]):
 
     def __init__(
         self,
-        work: Callable[[Result, float], None],
+        work: Callable[[Result[T], float], None],
         devices: Sequence[torch.device] = (),
     ) -> None:
         super().__init__(devices=list(devices))
@@ -45,11 +47,11 @@ class Result(torch.futures.Future[Any]):
         self._settling = threading.Lock()
         self._chained = False
         self._told = False
-        self._observers: list[Callable[[Result], None]] = []
+        self._observers: list[Callable[[Result[T]], None]] = []
         # Waiting for this can be interrupted, by Ctrl-C for one; waiting in C++ can't.
         self._settled: threading.Event | None = None
 
-    def wait(self) -> Any:
+    def wait(self) -> T:
         """See torch.futures.Future. The caller itself works for it meanwhile."""
         self.wait_until(math.inf)
         return super().wait()
@@ -66,7 +68,7 @@ class Result(torch.futures.Future[Any]):
         left = deadline - time.monotonic()
         return settled.wait(None if left == math.inf else max(0.0, left))
 
-    def observe(self, observer: Callable[[Result], None]) -> None:
+    def observe(self, observer: Callable[[Result[T]], None]) -> None:
         """Have this called once it is done, in place: it must be short, and wait for nothing."""
         with self._settling:
             if not self._told:
@@ -92,7 +94,7 @@ class Result(torch.futures.Future[Any]):
                 # First of all callbacks: those after it may take their time.
                 super().add_done_callback(lambda _: self._say_settled())
 
-    def settle(self, outcome: Callable[[], Any] | Exception) -> None:
+    def settle(self, outcome: Callable[[], T] | Exception) -> None:
         """Set the result that outcome returns, or the error that it is or raises."""
         with self._settling:
             chained = self._chained
@@ -111,7 +113,7 @@ class Result(torch.futures.Future[Any]):
             # The interpreter is ending and makes no more threads.
             self._set_and_tell(outcome)
 
-    def _set_and_tell(self, outcome: Callable[[], Any] | Exception) -> None:
+    def _set_and_tell(self, outcome: Callable[[], T] | Exception) -> None:
         self._set(outcome)
         self._tell()
 
@@ -122,17 +124,17 @@ class Result(torch.futures.Future[Any]):
         for observer in observers:
             observer(self)
 
-    def _set(self, outcome: Callable[[], Any] | Exception) -> None:
+    def _set(self, outcome: Callable[[], T] | Exception) -> None:
         try:
             if isinstance(outcome, Exception):
                 self.set_exception(outcome)  # type: ignore[arg-type]  # torch's hint is wrong
                 return
             try:
-                value = outcome()
+                result = outcome()
             except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear it
                 self.set_exception(error)  # type: ignore[arg-type]  # as above
             else:
-                self.set_result(value)
+                self.set_result(result)
         finally:
             self._say_settled()
 

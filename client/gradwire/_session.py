@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gradwire._errors import LostError
 from gradwire._order import gathering, reducing, scattering
+from gradwire._tensor import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from gradwire._collective import SessionStats
+    from gradwire._mail import Mail
     from gradwire._order import Order
     from gradwire._pipeline import Pipeline
     from gradwire._result import Result
@@ -38,6 +40,8 @@ class Place:
     generation: str
     daemon: str
     path: str
+    timeout: float
+    """Seconds."""
 
 
 class Session:
@@ -47,10 +51,15 @@ class Session:
     also closed when the process ends.
     """
 
-    def __init__(self, place: Place, pipeline: Pipeline, leave: Callable[[], None]) -> None:
+    def __init__(
+        self, place: Place, pipeline: Pipeline, mail: Mail, leave: Callable[[], None]
+    ) -> None:
         self._place = place
         self._pipeline = pipeline
+        self._mail = mail
         self._leave = leave
+        mail.attend(pipeline.end)
+        pipeline.attend(lambda error, leaving: mail.end(error, flush=leaving))
         atexit.register(self._exit)
 
     @property
@@ -160,22 +169,79 @@ class Session:
         self._pipeline.call_mover()
         return future
 
+    def send(
+        self, tensor: torch.Tensor, to: int, tag: int = 0, timeout: float | None = None
+    ) -> torch.futures.Future[None]:
+        """Send a tensor's bytes to another rank; returns at once.
+
+        The future is done once the receiver has all of it in a tensor of its own. Until then
+        the tensor must not be changed. Any dtype, contiguous. `timeout`, in seconds, is the
+        session's unless given. Up to 1024 messages to a rank may wait for it to receive them;
+        further ones are not seen there before.
+
+        Raises TypeError or ValueError for what can't be sent. The future raises MismatchError
+        where the receiver's tensor has another size, RoundTimeoutError, or LostError where the
+        receiver has left, which others don't notice, or the session is over.
+        """
+        data = self._check(tensor, to, tag)
+        return self._mail.send(data, to, tag, self._patience(timeout))
+
+    def receive(
+        self,
+        tensor: torch.Tensor,
+        source: int | None = None,
+        tag: int = 0,
+        timeout: float | None = None,
+    ) -> torch.futures.Future[int]:
+        """Fill a tensor with what another rank sends; returns at once.
+
+        The future holds the rank it came from. Until then the tensor must not be touched. Any
+        dtype, contiguous; only the number of bytes is compared. Messages of one rank and tag
+        are received in the order in which they were sent, by the calls in their order; with
+        source None, the one that came first, of any rank. `timeout` is as in `send`.
+
+        Raises TypeError or ValueError for what can't be filled. The future raises as that of
+        `send` does; what the tensor holds then is not defined.
+        """
+        data = self._check(tensor, source, tag)
+        return self._mail.receive(data, source, tag, self._patience(timeout))
+
     def hurry(self) -> None:
         """Have the work done at once, by a thread of this session: C++ code is going to wait."""
         self._pipeline.call_mover()
 
     def close(self) -> None:
-        """Leave the job; collectives without a result fail on this rank. May be repeated."""
+        """Leave the job; what is not complete fails on this rank. May be repeated."""
         atexit.unregister(self._exit)
         self._pipeline.end(LostError("this session was closed"), self._leave)
 
     def _exit(self) -> None:
         self.close()
         self._pipeline.join(EXIT_SECONDS)
+        self._mail.join(EXIT_SECONDS)
 
-    def _submit(self, order: Order) -> Result:
+    def _submit(self, order: Order) -> Result[torch.Tensor]:
         self._pipeline.check_process()
         return self._pipeline.submit(order)
+
+    def _check(self, tensor: torch.Tensor, peer: int | None, tag: int) -> memoryview:
+        """The bytes of a message."""
+        self._pipeline.check_process()
+        if peer is not None and (peer not in range(self.world_size) or peer == self.rank):
+            raise ValueError(
+                f"expected another rank of 0 to {self.world_size - 1}, got {peer} on rank"
+                f" {self.rank}"
+            )
+        if not -(2**63) <= tag < 2**63:
+            raise ValueError(f"expected a tag of 64 bits, got {tag}")
+        return bytes_of(tensor)
+
+    def _patience(self, timeout: float | None) -> float:
+        if timeout is None:
+            return self._place.timeout
+        if not timeout > 0:
+            raise ValueError(f"expected a timeout above 0 s, got {timeout}")
+        return timeout
 
     def __enter__(self) -> Self:
         return self

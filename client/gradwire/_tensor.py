@@ -60,6 +60,19 @@ def unflatten(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The tensor's own memory. Raises TypeError or ValueError unless it is in one piece."""
+    _check_layout(tensor)
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError("expected a tensor that is what its memory says, got a lazy view")
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"expected a contiguous tensor, got strides {tensor.stride()} for shape"
+            f" {tuple(tensor.shape)}; call contiguous() first"
+        )
+    return tensor.detach().view(-1).view(torch.uint8).numpy().data
+
+
 def describe(
     tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float, note: str = ""
 ) -> Described:
@@ -133,8 +146,7 @@ def check_layout(tensor: torch.Tensor) -> None:
         raise TypeError(f"expected a torch.Tensor, got {type(tensor).__name__}")
     if tensor.device.type != "cpu":
         raise TypeError(
-            f"this release reduces CPU tensors, got one on {tensor.device}; register torch's"
-            " own"
+            f"this release takes CPU tensors, got one on {tensor.device}; register torch's own"
             " hook for GPU models, or move the tensor first"
         )
     if tensor.layout != torch.strided:

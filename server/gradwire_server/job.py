@@ -13,7 +13,9 @@ from gradwire_server.chain import Chain
 from gradwire_server.engine import Engine, Terms
 from gradwire_server.errors import LostError, ProtocolError, ReductionError, RefusedError
 from gradwire_server.group import Group, Member, Picture
+from gradwire_server.office import Office, Tray
 from gradwire_server.seat import Carrier, Seat
+from gradwire_server.transport.base import Left, Message
 from gradwire_server.transport.grpc import GrpcTransport
 
 if TYPE_CHECKING:
@@ -50,10 +52,12 @@ class Job:
             None if arena is None else Chain(arena, group.local_ranks, alone=not group.peers)
         )
         self.engine = Engine(group, terms, self, self._chain, kernels, metrics)
+        self._office = Office(group, terms.chunk_bytes)
         self.transport = GrpcTransport(
-            group, terms.chunk_bytes, self.engine, metrics, terms.connections
+            group, terms.chunk_bytes, self, metrics, terms.connections
         )
         self.engine.connect(self.transport)
+        self._office.connect(self.transport)
         self.transport.dial()
         self.ended = asyncio.Event()
         self._metrics = metrics
@@ -95,6 +99,7 @@ class Job:
         if rank in self._seats:
             self._vacate(rank)
             self.engine.leave(rank)
+            self._office.depart(rank)
             self._end_if_empty()
 
     def lose(self, rank: int, reason: str) -> None:
@@ -133,6 +138,32 @@ class Job:
     def _end_if_still_empty(self) -> None:
         if not self._seats:
             self.ended.set()
+
+    # -- letters
+
+    def tray(self, rank: int) -> Tray:
+        """See Office.tray."""
+        return self._office.tray(rank)
+
+    def send(self, rank: int, data: bytes) -> None:
+        """See Office.send."""
+        self._office.send(rank, data)
+
+    # -- transport.base.PostReceiver
+
+    def receive(self, source: int, message: Message) -> None:
+        """See transport.base.Receiver."""
+        self.engine.receive(source, message)
+        if isinstance(message, Left):
+            self._office.depart(message.rank)
+
+    def post(self, source: int, note: pb.Note, payload: memoryview) -> None:
+        """See transport.base.PostReceiver."""
+        self._office.receive(source, note, payload)
+
+    def lost(self, source: int, reason: str) -> None:
+        """See transport.base.Receiver."""
+        self.engine.lost(source, reason)
 
     # -- engine.Ranks
 

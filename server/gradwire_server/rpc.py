@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
 
     from gradwire_server.job import Job, Jobs
+    from gradwire_server.office import Tray
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ Method = Callable[[Any, Context], Awaitable[Any]]
 
 
 def handlers(aggregator: Aggregator, peer: Peer) -> list[grpc.GenericRpcHandler]:
-    """Both services. Reduce and Exchange carry raw messages, to spare payloads a copy."""
+    """Both services. Reduce, Post and Exchange carry raw messages, to spare payloads a copy."""
 
     def unary(
         method: Callable[..., Any], request: type[Message], response: type[Message]
@@ -68,6 +69,7 @@ def handlers(aggregator: Aggregator, peer: Peer) -> list[grpc.GenericRpcHandler]
         "Leave": unary(aggregator.leave, pb.LeaveRequest, pb.LeaveResponse),
         "Status": unary(aggregator.status, pb.StatusRequest, pb.StatusResponse),
         "Reduce": grpc.stream_stream_rpc_method_handler(refusing(aggregator.reduce)),
+        "Post": grpc.stream_stream_rpc_method_handler(refusing(aggregator.post)),
     }
     exchange: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Exchange": grpc.stream_stream_rpc_method_handler(refusing(peer.exchange))
@@ -190,6 +192,26 @@ class Aggregator:
             if job is not None:
                 job.lose(rank, "its stream ended without leaving the job")
 
+    async def post(self, _: object, context: Context) -> None:
+        """One rank's letters, in the messages themselves; its end is no more than that."""
+        try:
+            first = pb.PostRequest.FromString(await _read(context))
+        except DecodeError as error:
+            raise ProtocolError(f"this is no PostRequest: {error}") from None
+        job, rank = self._jobs.find_seat(first.seat)
+        tray, ready = job.tray(rank), asyncio.Event()
+        tray.open(ready.set)
+        writer = asyncio.create_task(_empty(tray, ready, context))
+        try:
+            while (data := await context.read()) is not grpc.aio.EOF:
+                job.send(rank, data)
+        except BaseException as error:
+            broke = isinstance(error, ProtocolError)
+            job.lose(rank, str(error) if broke else "its stream of letters broke")
+            raise
+        finally:
+            writer.cancel()
+
     async def leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveResponse:
         """Free a seat."""
         try:
@@ -260,6 +282,18 @@ class _Stream:
             except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
                 log.info("a rank's stream is gone: %s", error)
                 return
+
+
+async def _empty(tray: Tray, ready: asyncio.Event, context: Context) -> None:
+    """Write what is in a tray, as fast as the rank reads it. Runs until cancelled."""
+    try:
+        while True:
+            while (response := tray.take()) is not None:
+                await context.write(response)
+            ready.clear()
+            await ready.wait()
+    except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
+        log.info("a rank's stream of letters is gone: %s", error)
 
 
 async def _read(context: Context) -> bytes:

@@ -20,6 +20,7 @@ from gradwire_server.transport.memory import MemoryNetwork
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
+    from gradwire_proto.v1 import aggregator_pb2
     from gradwire_server.transport.base import Message, Transport
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -32,16 +33,22 @@ SERVICE = METHOD.split("/")[1]
 
 
 class Inbox:
-    """See transport.base.Receiver: keeps what it is told, and lets a test wait for it."""
+    """See transport.base.PostReceiver: keeps what it is told, and lets a test wait for it."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[int, Message]] = []
+        self.notes: list[tuple[int, aggregator_pb2.Note, bytes]] = []
         self.losses: list[tuple[int, str]] = []
         self._news = asyncio.Event()
 
     def receive(self, source: int, message: Message) -> None:
         """See transport.base.Receiver."""
         self.messages.append((source, message))
+        self._news.set()
+
+    def post(self, source: int, note: aggregator_pb2.Note, payload: memoryview) -> None:
+        """See transport.base.PostReceiver."""
+        self.notes.append((source, note, bytes(payload)))
         self._news.set()
 
     def lost(self, source: int, reason: str) -> None:

@@ -159,6 +159,82 @@ class ReduceResponse(_message.Message):
     payload: bytes
     def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
+class PostRequest(_message.Message):
+    __slots__ = ("seat", "note", "payload")
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    seat: str
+    note: Note
+    payload: bytes
+    def __init__(self, seat: _Optional[str] = ..., note: _Optional[_Union[Note, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class PostResponse(_message.Message):
+    __slots__ = ("note", "payload")
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    note: Note
+    payload: bytes
+    def __init__(self, note: _Optional[_Union[Note, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class Note(_message.Message):
+    __slots__ = ("source", "target", "number", "offer", "page", "receipt", "withdrawal", "refusal", "departure")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWAL_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    DEPARTURE_FIELD_NUMBER: _ClassVar[int]
+    source: int
+    target: int
+    number: int
+    offer: Offer
+    page: Page
+    receipt: Receipt
+    withdrawal: Withdrawal
+    refusal: Refusal
+    departure: Departure
+    def __init__(self, source: _Optional[int] = ..., target: _Optional[int] = ..., number: _Optional[int] = ..., offer: _Optional[_Union[Offer, _Mapping[str, object]]] = ..., page: _Optional[_Union[Page, _Mapping[str, object]]] = ..., receipt: _Optional[_Union[Receipt, _Mapping[str, object]]] = ..., withdrawal: _Optional[_Union[Withdrawal, _Mapping[str, object]]] = ..., refusal: _Optional[_Union[Refusal, _Mapping[str, object]]] = ..., departure: _Optional[_Union[Departure, _Mapping[str, object]]] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("tag", "size")
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    tag: int
+    size: int
+    def __init__(self, tag: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Page(_message.Message):
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("size",)
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    def __init__(self, size: _Optional[int] = ...) -> None: ...
+
+class Withdrawal(_message.Message):
+    __slots__ = ("failure",)
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    failure: Failure
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("failure",)
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    failure: Failure
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ...) -> None: ...
+
+class Departure(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Failure(_message.Message):
     __slots__ = ("scope", "kind", "reason")
     class Scope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

@@ -54,6 +54,11 @@ class AggregatorStub:
                 request_serializer=gradwire_dot_v1_dot_aggregator__pb2.ReduceRequest.SerializeToString,
                 response_deserializer=gradwire_dot_v1_dot_aggregator__pb2.ReduceResponse.FromString,
                 _registered_method=True)
+        self.Post = channel.stream_stream(
+                '/gradwire.v1.Aggregator/Post',
+                request_serializer=gradwire_dot_v1_dot_aggregator__pb2.PostRequest.SerializeToString,
+                response_deserializer=gradwire_dot_v1_dot_aggregator__pb2.PostResponse.FromString,
+                _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/gradwire.v1.Aggregator/Leave',
                 request_serializer=gradwire_dot_v1_dot_aggregator__pb2.LeaveRequest.SerializeToString,
@@ -96,6 +101,14 @@ class AggregatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Post(self, request_iterator, context):
+        """Letters from rank to rank. A rank opens it when it first sends or receives one; it ends the stream,
+        after its last word, before it leaves. A stream that breaks means that the rank has died.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Leave(self, request, context):
         """Give the seat back. Rounds that this rank has not contributed to can no longer complete.
         """
@@ -127,6 +140,11 @@ def add_AggregatorServicer_to_server(servicer, server):
                     servicer.Reduce,
                     request_deserializer=gradwire_dot_v1_dot_aggregator__pb2.ReduceRequest.FromString,
                     response_serializer=gradwire_dot_v1_dot_aggregator__pb2.ReduceResponse.SerializeToString,
+            ),
+            'Post': grpc.stream_stream_rpc_method_handler(
+                    servicer.Post,
+                    request_deserializer=gradwire_dot_v1_dot_aggregator__pb2.PostRequest.FromString,
+                    response_serializer=gradwire_dot_v1_dot_aggregator__pb2.PostResponse.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
@@ -225,6 +243,33 @@ class Aggregator:
             '/gradwire.v1.Aggregator/Reduce',
             gradwire_dot_v1_dot_aggregator__pb2.ReduceRequest.SerializeToString,
             gradwire_dot_v1_dot_aggregator__pb2.ReduceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Post(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gradwire.v1.Aggregator/Post',
+            gradwire_dot_v1_dot_aggregator__pb2.PostRequest.SerializeToString,
+            gradwire_dot_v1_dot_aggregator__pb2.PostResponse.FromString,
             options,
             channel_credentials,
             insecure,

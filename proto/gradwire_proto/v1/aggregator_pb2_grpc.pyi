@@ -46,6 +46,10 @@ class AggregatorStub:
     """Chunks in, chunks out, any number in flight up to JoinResponse.slots. Responses come in the
     order in which rounds complete.
     """
+    Post: _grpc.StreamStreamMultiCallable[_aggregator_pb2.PostRequest, _aggregator_pb2.PostResponse]
+    """Letters from rank to rank. A rank opens it when it first sends or receives one; it ends the stream,
+    after its last word, before it leaves. A stream that breaks means that the rank has died.
+    """
     Leave: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.LeaveRequest, _aggregator_pb2.LeaveResponse]
     """Give the seat back. Rounds that this rank has not contributed to can no longer complete."""
     Status: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.StatusRequest, _aggregator_pb2.StatusResponse]
@@ -68,6 +72,10 @@ class AggregatorAsyncStub(AggregatorStub):
     Reduce: _aio.StreamStreamMultiCallable[_aggregator_pb2.ReduceRequest, _aggregator_pb2.ReduceResponse]  # type: ignore[assignment]
     """Chunks in, chunks out, any number in flight up to JoinResponse.slots. Responses come in the
     order in which rounds complete.
+    """
+    Post: _aio.StreamStreamMultiCallable[_aggregator_pb2.PostRequest, _aggregator_pb2.PostResponse]  # type: ignore[assignment]
+    """Letters from rank to rank. A rank opens it when it first sends or receives one; it ends the stream,
+    after its last word, before it leaves. A stream that breaks means that the rank has died.
     """
     Leave: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.LeaveRequest, _aggregator_pb2.LeaveResponse]  # type: ignore[assignment]
     """Give the seat back. Rounds that this rank has not contributed to can no longer complete."""
@@ -106,6 +114,16 @@ class AggregatorServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_aggregator_pb2.ReduceResponse], _abc.AsyncIterator[_aggregator_pb2.ReduceResponse]]:
         """Chunks in, chunks out, any number in flight up to JoinResponse.slots. Responses come in the
         order in which rounds complete.
+        """
+
+    @_abc_1.abstractmethod
+    def Post(
+        self,
+        request_iterator: _MaybeAsyncIterator[_aggregator_pb2.PostRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_aggregator_pb2.PostResponse], _abc.AsyncIterator[_aggregator_pb2.PostResponse]]:
+        """Letters from rank to rank. A rank opens it when it first sends or receives one; it ends the stream,
+        after its last word, before it leaves. A stream that breaks means that the rank has died.
         """
 
     @_abc_1.abstractmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PeerStub:
-    """Carries one job's shares between two nodes.
+    """Carries one job's shares, and its ranks' letters, between two nodes.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class PeerStub:
 
 
 class PeerServicer:
-    """Carries one job's shares between two nodes.
+    """Carries one job's shares, and its ranks' letters, between two nodes.
     """
 
     def Exchange(self, request_iterator, context):
@@ -73,7 +73,7 @@ def add_PeerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Peer:
-    """Carries one job's shares between two nodes.
+    """Carries one job's shares, and its ranks' letters, between two nodes.
     """
 
     @staticmethod

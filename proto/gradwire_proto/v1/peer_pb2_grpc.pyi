@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PeerStub:
-    """Carries one job's shares between two nodes."""
+    """Carries one job's shares, and its ranks' letters, between two nodes."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -42,7 +42,7 @@ class PeerStub:
 
 @_typing.type_check_only
 class PeerAsyncStub(PeerStub):
-    """Carries one job's shares between two nodes."""
+    """Carries one job's shares, and its ranks' letters, between two nodes."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Exchange: _aio.StreamStreamMultiCallable[_peer_pb2.Frame, _peer_pb2.Frame]  # type: ignore[assignment]
@@ -53,7 +53,7 @@ class PeerAsyncStub(PeerStub):
     """
 
 class PeerServicer(metaclass=_abc_1.ABCMeta):
-    """Carries one job's shares between two nodes."""
+    """Carries one job's shares, and its ranks' letters, between two nodes."""
 
     @_abc_1.abstractmethod
     def Exchange(

@@ -65,6 +65,17 @@ class Receiver(Protocol):
         ...
 
 
+class PostReceiver(Receiver, Protocol):
+    """Who is told of the ranks' letters, too."""
+
+    def post(self, source: int, note: aggregator_pb2.Note, payload: memoryview) -> None:
+        """A note from a node, in the order of sending.
+
+        Raises ProtocolError where it breaks the rules; then the link is lost.
+        """
+        ...
+
+
 class Transport(Protocol):
     """The links of one generation between one node and all others."""
 

@@ -15,6 +15,8 @@ from gradwire_server.transport.base import Abort, Left, Part
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gradwire_proto.v1 import aggregator_pb2
+
 
 @dataclass(frozen=True, slots=True)
 class Ping:
@@ -31,10 +33,18 @@ class Goodbye:
     """The last frame of a stream."""
 
 
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A rank says something of a letter to another node's rank."""
+
+    note: aggregator_pb2.Note
+    payload: memoryview
+
+
 Short: TypeAlias = Abort | Left | Skip | Ping | Pong | Goodbye
 """What has no payload."""
 
-Heard: TypeAlias = Opening | Piece | Short
+Heard: TypeAlias = Opening | Piece | Posted | Short
 
 
 def short(message: Short) -> pb.Frame:
@@ -81,12 +91,17 @@ def piece(number: int, offset: int) -> pb.Frame:
     return pb.Frame(piece=pb.Piece(number=number, offset=offset))
 
 
+def posted(note: aggregator_pb2.Note) -> pb.Frame:
+    """The frame of a note, to be joined with its payload."""
+    return pb.Frame(note=note)
+
+
 def decode(data: bytes) -> Heard:
     """What a frame says, its payload a view. Raises ValueError or ProtocolError."""
     frame, payload = wire.split(data, pb.Frame)
     kind = frame.WhichOneof("kind")
     if kind is None or kind not in _READERS:
-        raise ProtocolError(f"expected a share, abort, left or goodbye, got {kind}")
+        raise ProtocolError(f"expected a share, note, abort, left or goodbye, got {kind}")
     return _READERS[kind](frame, payload)
 
 
@@ -117,5 +132,6 @@ _READERS: dict[str, Callable[[pb.Frame, memoryview], Heard]] = {
     "skip": lambda frame, _: Skip(frame.skip.number),
     "ping": lambda *_: Ping(),
     "pong": lambda *_: Pong(),
+    "note": lambda frame, payload: Posted(frame.note, payload),
     "goodbye": lambda *_: Goodbye(),
 }

@@ -18,9 +18,10 @@ from gradwire_server.transport.link import Link, Status, words
 from gradwire_server.transport.stripes import AUTO, MOST_LANES, lanes_for
 
 if TYPE_CHECKING:
+    from gradwire_proto.v1 import aggregator_pb2
     from gradwire_server.group import Group
     from gradwire_server.metrics import Metrics
-    from gradwire_server.transport.base import Message, Receiver
+    from gradwire_server.transport.base import Message, PostReceiver
     from gradwire_server.transport.lane import Read, Write
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class GrpcTransport:
         self,
         group: Group,
         chunk_bytes: int,
-        receiver: Receiver,
+        receiver: PostReceiver,
         metrics: Metrics,
         connections: int = AUTO,
     ) -> None:
@@ -107,6 +108,11 @@ class GrpcTransport:
         """See transport.base.Transport."""
         if (link := self._links.get(target)) is not None:
             await link.send(message)
+
+    def post(self, target: int, note: aggregator_pb2.Note, payload: memoryview) -> None:
+        """See office.Roads."""
+        if (link := self._links.get(target)) is not None:
+            link.post(note, payload)
 
     async def close(self) -> None:
         """See transport.base.Transport."""

@@ -14,13 +14,14 @@ from gradwire_server.errors import ProtocolError
 from gradwire_server.transport import frames
 from gradwire_server.transport.assembly import Assembler, Opening, Piece, Skip
 from gradwire_server.transport.base import Abort, Left, Part
-from gradwire_server.transport.frames import Goodbye, Ping, Pong
+from gradwire_server.transport.frames import Goodbye, Ping, Pong, Posted
 from gradwire_server.transport.lane import BROKEN, Lane, Sending
 from gradwire_server.transport.stripes import BULK_BYTES, Order, Spread, cut
 
 if TYPE_CHECKING:
+    from gradwire_proto.v1 import aggregator_pb2
     from gradwire_server.metrics import Traffic
-    from gradwire_server.transport.base import Message, Receiver
+    from gradwire_server.transport.base import Message, PostReceiver
     from gradwire_server.transport.lane import Read, Write
 
 PINGS = 8
@@ -44,13 +45,13 @@ class Status(NamedTuple):
 
 
 class Link:
-    """Lane 0 carries what is short; shares go where least is queued.
+    """Lane 0 carries notes and what is short; shares go where least is queued.
 
     Lives from the first frame of lane 0 on. Where any lane ends without a goodbye, all end.
     """
 
     def __init__(
-        self, peer: int, chunk_bytes: int, receiver: Receiver, traffic: Traffic
+        self, peer: int, chunk_bytes: int, receiver: PostReceiver, traffic: Traffic
     ) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
         self.bulk = asyncio.Event()
@@ -128,6 +129,14 @@ class Link:
                 self._lanes[0].put(Sending(1), frames.short(Skip(number)))
             raise
 
+    def post(self, note: aggregator_pb2.Note, payload: memoryview) -> None:
+        """Queue a note, which what it is of bounds. Nothing comes of it where the link is down.
+
+        Notes share lane 0 with what is short, and keep their order. Shares avoid it meanwhile.
+        """
+        if self.up:
+            self._lanes[0].put(Sending(1), frames.posted(note), payload)
+
     def _count_sent(self, size: int) -> None:
         self._sent_bytes += size
         self._traffic.sent.inc(size)
@@ -203,13 +212,14 @@ class Link:
             return f"it broke the rules: {error}"
         return _NO_GOODBYE
 
-    def _hear(self, heard: Opening | Piece | Skip | Abort | Left | Ping | Pong) -> None:
+    def _hear(
+        self, heard: Opening | Piece | Skip | Posted | Abort | Left | Ping | Pong
+    ) -> None:
         match heard:
             case Opening() | Piece() | Skip():
-                for part in self._assembler.take(heard):
-                    self._receiver.receive(self._peer, part)
-                if isinstance(heard, Opening) and heard.size >= BULK_BYTES:
-                    self.bulk.set()
+                self._hear_of_share(heard)
+            case Posted():
+                self._receiver.post(self._peer, heard.note, heard.payload)
             case Abort() | Left():
                 self._receiver.receive(self._peer, heard)
             case Ping():
@@ -219,6 +229,12 @@ class Link:
                     self._pong.set_result(None)
             case _:
                 assert_never(heard)
+
+    def _hear_of_share(self, heard: Opening | Piece | Skip) -> None:
+        for part in self._assembler.take(heard):
+            self._receiver.receive(self._peer, part)
+        if isinstance(heard, Opening) and heard.size >= BULK_BYTES:
+            self.bulk.set()
 
     def _answer(self) -> None:
         self._pings += 1
