@@ -99,11 +99,13 @@ def _find_daemon(
             if _listens(path):
                 return f"unix:{path}"
     key = _embedded.node_key(settings.node)
+    if (known := _embedded.in_use(key)) is not None:
+        return known
     if not meeting.first(key):
         started = meeting.read(f"embedded/{key}", "this node's embedded daemon")
         if "error" in started:
             raise ConnectError(started["error"])
-        return str(started["address"])
+        return _embedded.remember(key, str(started["address"]))
     try:
         address, end = _embedded.start(
             insecure=settings.insecure, timeout_seconds=settings.connect_timeout
@@ -113,7 +115,7 @@ def _find_daemon(
         meeting.publish(f"embedded/{key}", {"error": str(error)})
         raise
     meeting.publish(f"embedded/{key}", {"address": address})
-    return address
+    return _embedded.remember(key, address)
 
 
 def _listens(path: Path) -> bool:
@@ -168,7 +170,10 @@ def _sit_down(
     )
     mail = Mail(rank, world_size, page_bytes(seat.chunk_bytes), lambda: daemon.post(seat.seat))
 
+    _embedded.sit_down(daemon.address)
+
     def leave() -> None:
+        _embedded.get_up(daemon.address)
         daemon.leave(seat.seat)
         daemon.close()
 

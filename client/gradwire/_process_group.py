@@ -43,7 +43,9 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-        dist.ProcessGroup.__init__(self, store, rank, size)
+        # With a store, torch would make an object that knows of no methods in Python.
+        dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg, arg-type]
+        self._store = store
         seconds = timeout.total_seconds()
         session = connect(
             store=_this_life(store, rank),
@@ -83,6 +85,10 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):
     _set_group_desc = setGroupDesc
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
+
+    def get_group_store(self) -> Store:
+        """The store in which the ranks of this group have met."""
+        return self._store
 
     # -- devices and other backends
 

@@ -62,7 +62,7 @@ def unflatten(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The tensor's own memory. Raises TypeError or ValueError unless it is in one piece."""
-    _check_layout(tensor)
+    check_layout(tensor)
     if tensor.is_conj() or tensor.is_neg():
         raise ValueError("expected a tensor that is what its memory says, got a lazy view")
     if not tensor.is_contiguous():
