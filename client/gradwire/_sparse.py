@@ -36,7 +36,9 @@ def all_reduce(session: Session, tensor: torch.Tensor, wishes: Wishes) -> Task:
         total = _add_up(mine, indices[0].t(), values[0], counts)
         if wishes.op == "mean":
             total /= session.world_size
-        tensor.detach().copy_(total)
+        # detach() makes another sparse tensor, whose new entries this one would not get.
+        with torch.no_grad():
+            tensor.copy_(total)
 
     return Task("all_reduce", [indices[1], values[1]], [tensor], finish)
 
