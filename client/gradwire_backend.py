@@ -7,7 +7,12 @@ here, and nothing of Gradwire is loaded before the first group is made.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import _DistributedBackendOptions
+
+    from gradwire._process_group import ProcessGroup
 
 NAME = "grpc"
 DEVICES = ["cpu", "cuda"]
@@ -27,7 +32,7 @@ def register() -> None:
         )
 
 
-def _create(options: Any, backend_options: Any) -> Any:
+def _create(options: _DistributedBackendOptions, backend_options: object) -> ProcessGroup:
     """A process group; torch calls it with what init_process_group or new_group was given."""
     from gradwire._process_group import create
 

@@ -98,6 +98,13 @@ def _find_daemon(
         for path in (SYSTEM_SOCKET, own):
             if _listens(path):
                 return f"unix:{path}"
+    return _find_embedded(settings, meeting, unless_seated)
+
+
+def _find_embedded(
+    settings: Settings, meeting: Meeting, unless_seated: contextlib.ExitStack
+) -> str:
+    """The one at which this process has another seat, else one that the node's ranks share."""
     key = _embedded.node_key(settings.node)
     if (known := _embedded.in_use(key)) is not None:
         return known

@@ -1,4 +1,4 @@
-"""The collectives that carry tensors from rank to rank: send, gather, all_to_all, and their kin.
+"""The collectives that carry tensors from rank to rank: send, gather, all_to_all and others.
 
 Tags of ours are below zero, where users have none: minus the number of the collective.
 """
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
+    from gradwire._group import Lists, Tensors
     from gradwire._work import Work
 
     Future = torch.futures.Future[Any]
@@ -30,24 +31,26 @@ class Exchanging(Group):
     _exchanges = 0
 
     @routed
-    def send(self, tensors: Any, to: int, tag: int = 0) -> Work:
+    def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:
         """One tensor to one rank."""
         tensor = one(tensors, "send")
         part = self._send(tensor, to, tag, None)
         return self._begin(Task(f"send to rank {to}", [part], [tensor]), None)
 
     @routed
-    def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
         """One tensor from one rank."""
         return self._receive_one(one(tensors, "recv"), source, tag)
 
     @routed
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """One tensor from whoever sends one with this tag."""
         return self._receive_one(one(tensors, "recv"), None, tag)
 
     @routed
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None, **keywords: Any) -> Work:
+    def gather(
+        self, outputs: Lists, inputs: Tensors, opts: object = None, **keywords: object
+    ) -> Work:
         """Tensors of any sizes, one a rank, to the root."""
         source = one(inputs, "gather")
         wishes = _wishes.read(opts, None, keywords.get("root"), keywords.get("timeout"))
@@ -59,13 +62,14 @@ class Exchanging(Group):
         row = Row(targets)
         row.put(self._session.rank, source)
         parts = [
-            self._receive(row.part(rank), rank, tag, wishes.seconds)
-            for rank in self._others()
+            self._receive(row.part(rank), rank, tag, wishes.seconds) for rank in self._others()
         ]
         return self._begin(Task("gather", parts, targets, row.deliver), wishes.seconds)
 
     @routed
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, **keywords: Any) -> Work:
+    def scatter(
+        self, outputs: Tensors, inputs: Lists, opts: object = None, **keywords: object
+    ) -> Work:
         """Tensors of any sizes, one a rank, from the root."""
         output = one(outputs, "scatter")
         wishes = _wishes.read(opts, None, keywords.get("root"), keywords.get("timeout"))
@@ -78,25 +82,30 @@ class Exchanging(Group):
         parts = [
             self._send(sources[rank], rank, tag, wishes.seconds) for rank in self._others()
         ]
-        Row([output]).put(0, sources[wishes.root])
         _copy(output, sources[wishes.root])
         return self._begin(Task("scatter", parts, [output]), wishes.seconds)
 
     @routed
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, **keywords: Any) -> Work:
+    def alltoall(
+        self,
+        outputs: list[torch.Tensor],
+        inputs: list[torch.Tensor],
+        opts: object = None,
+        **keywords: object,
+    ) -> Work:
         """A list of tensors for each rank, against a list of one from each."""
         seconds = _wishes.seconds(opts, keywords.get("timeout"))
         return self._begin(self._all_to_all(outputs, inputs, seconds), seconds)
 
     @routed
-    def all_to_all_single(  # noqa: PLR0913 - torch's
+    def all_to_all_single(
         self,
         output: torch.Tensor,
         source: torch.Tensor,
         output_splits: Sequence[int],
         input_splits: Sequence[int],
-        opts: Any = None,
-        **keywords: Any,
+        opts: object = None,
+        **keywords: object,
     ) -> Work:
         """The same with parts of a tensor, along its first dimension; no splits: equal ones."""
         seconds = _wishes.seconds(opts, keywords.get("timeout"))
@@ -108,14 +117,16 @@ class Exchanging(Group):
     # The name of the same in torch before 2.13, which calls it by this, too.
     alltoall_base = known_as("alltoall_base", all_to_all_single)
 
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
+    def barrier(self, opts: object = None, timeout: timedelta | None = None) -> Work:
         """Done once every rank has come to it."""
         token = torch.zeros(1, dtype=torch.int32)
         part = self._session.all_reduce(token, "sum")
         return self._begin(Task("barrier", [part]), _wishes.seconds(opts, timeout))
 
     def monitored_barrier(
-        self, timeout: timedelta | None = None, wait_all_ranks: bool = False  # noqa: FBT001, FBT002 - torch's
+        self,
+        timeout: timedelta | None = None,
+        wait_all_ranks: bool = False,
     ) -> None:
         """A barrier at which rank 0 names who is missing.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradwire import _wishes
 from gradwire._group import Group, known_as, one, one_list, routed
@@ -13,6 +13,7 @@ from gradwire._work import Task
 if TYPE_CHECKING:
     import torch
 
+    from gradwire._group import Lists, Tensors
     from gradwire._work import Work
 
 
@@ -20,7 +21,7 @@ class Gathering(Group):
     """See torch.distributed.ProcessGroup."""
 
     @routed
-    def broadcast(self, tensors: Any, opts: Any = None, **keywords: Any) -> Work:
+    def broadcast(self, tensors: Tensors, opts: object = None, **keywords: object) -> Work:
         """The root's tensor, bit by bit, whatever its dtype."""
         tensor = one(tensors, "broadcast")
         root = opts if isinstance(opts, int) else keywords.get("root")
@@ -35,7 +36,7 @@ class Gathering(Group):
 
     @routed
     def allgather(
-        self, outputs: Any, inputs: Any, opts: Any = None, **keywords: Any
+        self, outputs: Lists, inputs: Tensors, opts: object = None, **keywords: object
     ) -> Work:
         """A list of tensors, one a rank, of any sizes."""
         source = one(inputs, "all_gather")
@@ -44,7 +45,11 @@ class Gathering(Group):
 
     @routed
     def all_gather_single(
-        self, output: torch.Tensor, source: torch.Tensor, opts: Any = None, **keywords: Any
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        opts: object = None,
+        **keywords: object,
     ) -> Work:
         """A tensor with one part a rank, all equal."""
         task = self._gather_single(output, source)
@@ -52,7 +57,7 @@ class Gathering(Group):
 
     @routed
     def all_gather_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
     ) -> Work:
         """Several of all_gather_single at once."""
         tasks = [
@@ -64,8 +69,10 @@ class Gathering(Group):
 
     @routed
     def allgather_coalesced(
-        self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor],
-        opts: Any = None,
+        self,
+        output_lists: list[list[torch.Tensor]],
+        inputs: list[torch.Tensor],
+        opts: object = None,
     ) -> Work:
         """Several of allgather at once; output_lists has one list a rank."""
         tasks = [

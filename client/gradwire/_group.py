@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import torch
 
@@ -13,13 +13,18 @@ from gradwire._deadlines import Deadlines
 from gradwire._work import Patience, Task, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from gradwire._routes import Routes
     from gradwire._session import Session
-    from gradwire._wishes import Wishes
 
 Method = TypeVar("Method", bound="Callable[..., Any]")
+
+Tensors: TypeAlias = "torch.Tensor | list[torch.Tensor]"
+"""Where c10d hands over a list of one, and people the tensor itself."""
+
+Lists: TypeAlias = "list[torch.Tensor] | list[list[torch.Tensor]]"
+"""Where c10d hands over a list of one list, and people the list itself."""
 
 DAEMON_GRACE_SECONDS = 10.0
 """The daemon, whose errors name who is missing, goes first; it answers within this time."""
@@ -67,22 +72,23 @@ def routed(method: Method, alias: str = "") -> Method:
     name = alias or method.__name__
 
     @functools.wraps(method)
-    def call(self: Any, *args: Any, **keywords: Any) -> Any:
+    def call(self: Group, *args: object, **keywords: object) -> object:
         device = first_device(args)
         other = None if device is None else self._routes.other(device)
         if other is not None:
             return getattr(other, name)(*args, **keywords)
         return method(self, *args, **keywords)
 
-    return call  # type: ignore[return-value]  # the same signature
+    return cast("Method", call)
 
 
 def known_as(alias: str, method: Method) -> Method:
     """The same collective under the name that older versions of torch have for it."""
-    return routed(method.__wrapped__, alias)  # type: ignore[attr-defined]  # by wraps()
+    wrapped: Method = method.__wrapped__  # type: ignore[attr-defined]  # by wraps()
+    return routed(wrapped, alias)
 
 
-def first_device(values: Any) -> torch.device | None:
+def first_device(values: Iterable[object]) -> torch.device | None:
     """Device of the first tensor in lists of tensors, or of lists of them."""
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -94,20 +100,19 @@ def first_device(values: Any) -> torch.device | None:
     return None
 
 
-def one(tensors: Any, what: str) -> torch.Tensor:
+def one(tensors: Tensors, what: str) -> torch.Tensor:
     """The only tensor of a list, or the tensor itself. Raises ValueError for more or none."""
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
         raise ValueError(f"{what}: expected one tensor, got {len(tensors)}")
-    tensor: torch.Tensor = tensors[0]
-    return tensor
+    return tensors[0]
 
 
-def one_list(lists: Any, what: str) -> list[torch.Tensor]:
+def one_list(lists: Lists, what: str) -> list[torch.Tensor]:
     """The only list of a list of lists, or the list itself."""
     if lists and isinstance(lists[0], torch.Tensor):
-        return list(lists)
+        return lists
     if len(lists) != 1:
         raise ValueError(f"{what}: expected one list of tensors, got {len(lists)}")
     return list(lists[0])

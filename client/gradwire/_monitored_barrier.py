@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,7 @@ def monitored_barrier(
 
     Raises RoundTimeoutError, and TypeError for a group of another backend.
     """
-    chosen = dist.group.WORLD if group is None else group
+    chosen: Any = dist.group.WORLD if group is None else group
     if chosen is dist.GroupMember.NON_GROUP_MEMBER:
         return
     if not hasattr(chosen, "monitored_barrier") or dist.get_backend(chosen) != "grpc":

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,9 @@ from gradwire._routes import NAME, Routes
 from gradwire._work import Works
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
     from torch.distributed import Store
 
     from gradwire._work import Work
@@ -26,16 +28,16 @@ log = logging.getLogger(__name__)
 
 LEAST_CONNECT_SECONDS = 30.0
 
-def create(options: Any, backend_options: Any) -> ProcessGroup:
+
+def create(options: _DistributedBackendOptions, backend_options: object) -> ProcessGroup:
     """The factory that torch knows. Raises ConnectError."""
     if backend_options is not None:
         log.warning("the backend grpc has no options; it ignores %s", type(backend_options))
-    return ProcessGroup(
-        options.store, options.group_rank, options.group_size, options.timeout
-    )
+    return ProcessGroup(options.store, options.group_rank, options.group_size, options.timeout)
 
 
-class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):
+# torch declares overloads; these take what all of them do.
+class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):  # type: ignore[misc]
     """A group of ranks, each with a seat in a job of its own. Takes the seat at once.
 
     All ranks must call the same collectives in the same order, from one thread at a time; they
@@ -44,7 +46,7 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         # With a store, torch would make an object that knows of no methods in Python.
-        dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg, arg-type]
+        dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]
         self._store = store
         seconds = timeout.total_seconds()
         session = connect(
@@ -96,7 +98,7 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):
     def _device_types(self) -> list[torch.device]:
         return [torch.device(device) for device in self._routes.names()]
 
-    def _get_backend(self, device: torch.device) -> Any:
+    def _get_backend(self, device: torch.device) -> Backend:
         return self._routes.backend(device)
 
     # -- life
@@ -110,7 +112,7 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):
         if not 0 < seconds <= self._session_seconds:
             raise ValueError(
                 f"expected a timeout above 0 and at most {self._session_seconds:g} s, with"
-                f" which the group was made, got {seconds:g} s; make the group with a longer one"
+                f" which the group was made, got {seconds:g} s; make it with a longer one"
             )
         self._seconds = seconds
 
@@ -123,11 +125,11 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):
 
     abort = shutdown
 
-    def split_group(self, *_: Any, **__: Any) -> Any:
+    def split_group(self, *_: object, **__: object) -> dist.ProcessGroup:
         """Raise NotImplementedError: new_group makes a group of some ranks."""
         raise NotImplementedError("split_group: the backend grpc makes groups with new_group")
 
-    def merge_remote_group(self, *_: Any, **__: Any) -> Any:
+    def merge_remote_group(self, *_: object, **__: object) -> dist.ProcessGroup:
         """Raise NotImplementedError."""
         raise NotImplementedError("merge_remote_group: the backend grpc does not have it")
 

@@ -14,6 +14,7 @@ from gradwire._work import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gradwire._group import Lists, Tensors
     from gradwire._wishes import Wishes
     from gradwire._work import Work
 
@@ -22,7 +23,7 @@ class Reducing(Group):
     """See torch.distributed.ProcessGroup."""
 
     @routed
-    def allreduce(self, tensors: Any, opts: Any = None, **keywords: Any) -> Work:
+    def allreduce(self, tensors: Tensors, opts: object = None, **keywords: object) -> Work:
         """One tensor, dense, or sparse with SUM; in place."""
         tensor = one(tensors, "all_reduce")
         wishes = _read(opts, keywords)
@@ -32,12 +33,12 @@ class Reducing(Group):
         return self._all_reduce([tensor], wishes)
 
     @routed
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: object = None) -> Work:
         """Several tensors; those of one dtype travel as one."""
         return self._all_reduce(tensors, _read(opts, {}))
 
     @routed
-    def reduce(self, tensors: Any, opts: Any = None, **keywords: Any) -> Work:
+    def reduce(self, tensors: Tensors, opts: object = None, **keywords: object) -> Work:
         """The root's tensor gets the result; the others' stay as they are."""
         tensor = one(tensors, "reduce")
         wishes = _read(opts, keywords)
@@ -49,7 +50,7 @@ class Reducing(Group):
 
     @routed
     def reduce_scatter(
-        self, outputs: Any, inputs: Any, opts: Any = None, **keywords: Any
+        self, outputs: Tensors, inputs: Lists, opts: object = None, **keywords: object
     ) -> Work:
         """A list of tensors, one a rank, of any sizes."""
         output = one(outputs, "reduce_scatter")
@@ -60,7 +61,7 @@ class Reducing(Group):
 
     @routed
     def reduce_scatter_single(
-        self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
+        self, output: torch.Tensor, source: torch.Tensor, opts: object = None
     ) -> Work:
         """A tensor with one part a rank, all equal."""
         wishes = _read(opts, {})
@@ -68,7 +69,7 @@ class Reducing(Group):
 
     @routed
     def reduce_scatter_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
     ) -> Work:
         """Several of reduce_scatter_single at once."""
         wishes = _read(opts, {})
@@ -148,7 +149,7 @@ def _all(finishes: Sequence[Callable[[], None]]) -> None:
         finish()
 
 
-def _read(opts: Any, keywords: dict[str, Any]) -> Wishes:
+def _read(opts: object, keywords: dict[str, object]) -> Wishes:
     plain = not hasattr(opts, "reduceOp") and opts is not None
     op = opts if plain else keywords.get("op")
     options = None if plain else opts

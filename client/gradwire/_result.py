@@ -69,7 +69,7 @@ class Result(torch.futures.Future[T]):
         return settled.wait(None if left == math.inf else max(0.0, left))
 
     def observe(self, observer: Callable[[Result[T]], None]) -> None:
-        """Have this called once it is done, in place: it must be short, and wait for nothing."""
+        """Have this called once it is done, in place: it must be short, and not wait."""
         with self._settling:
             if not self._told:
                 self._observers.append(observer)

@@ -15,6 +15,8 @@ from torch.distributed import PrefixStore, ProcessGroup
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from torch._C._distributed_c10d import Backend
+
 NAME = "grpc"
 
 
@@ -44,7 +46,7 @@ class Routes:
             )
         return self._others()
 
-    def backend(self, device: torch.device) -> Any:
+    def backend(self, device: torch.device) -> Backend:
         """The backend object that torch asks for; ours is a placeholder that does nothing."""
         name = self.names().get(device.type, NAME)
         if name == NAME:
@@ -59,8 +61,7 @@ class Routes:
                 text = dist.get_backend_config(self._group)
             except (RuntimeError, ValueError, KeyError, AssertionError):
                 return {"cpu": NAME}
-            pairs = [pair.split(":") for pair in text.split(",")]
-            self._names = {device: backend for device, backend in pairs}
+            self._names = dict(pair.split(":") for pair in text.split(","))
         return self._names
 
     def close(self) -> None:
@@ -100,11 +101,14 @@ class Routes:
         inner._set_default_backend(kind)  # noqa: SLF001 - as above
 
 
-def _placeholder(rank: int, size: int) -> Any:
+def _placeholder(rank: int, size: int) -> Backend:
     """A backend to ask for its properties. No collective comes to it; it refuses them."""
     fake: Any = torch._C._distributed_c10d.FakeProcessGroup  # noqa: SLF001 - torch has no other
+    backend: Backend
     if not hasattr(fake, "_create_internal"):
-        return fake(rank, size)
+        backend = fake(rank, size)
+        return backend
     options = fake.Options()
     options.error_on_collective = True
-    return fake._create_internal(rank, size, options)  # noqa: SLF001 - as above
+    backend = fake._create_internal(rank, size, options)  # noqa: SLF001 - as above
+    return backend

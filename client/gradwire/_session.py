@@ -207,7 +207,7 @@ class Session:
         return self._mail.receive(data, source, tag, self._patience(timeout))
 
     def hurry(self) -> None:
-        """Have the work done at once, by a thread of this session: C++ code is going to wait."""
+        """Have a thread of this session do the work at once: who waits won't do it."""
         self._pipeline.call_mover()
 
     def close(self) -> None:

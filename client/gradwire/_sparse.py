@@ -67,14 +67,13 @@ def _add_up(
     like: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, counts: list[int]
 ) -> torch.Tensor:
     """The sum over the ranks, in their order: the same bits everywhere."""
-    total: torch.Tensor | None = None
+    total = torch.zeros_like(like)
     start = 0
     for count in counts:
         part = slice(start, start + count)
         each = torch.sparse_coo_tensor(
             indices[:, part], values[part], like.shape, is_coalesced=True, check_invariants=True
         )
-        total = each if total is None else (total + each).coalesce()
+        total = (total + each).coalesce()
         start += count
-    assert total is not None
     return total

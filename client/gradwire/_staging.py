@@ -1,7 +1,7 @@
 """Between a device and the host: pinned memory, filled and read on a stream of its own.
 
-Training goes on on the device's current stream; only what a copy reads is waited for. A copy has
-been made when these functions return.
+Training goes on on the device's current stream; only what a copy reads is waited for. A copy
+has been made when these functions return.
 """
 
 from __future__ import annotations

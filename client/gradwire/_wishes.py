@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.distributed import ReduceOp
+
+if TYPE_CHECKING:
+    import torch
 
 _NAMES: dict[Any, str] = {
     ReduceOp.SUM: "sum",
@@ -34,18 +36,20 @@ class Wishes:
     """The call's own timeout; None for the group's."""
 
 
-def read(options: Any, op: Any = None, root: Any = None, timeout: Any = None) -> Wishes:
+def read(
+    options: object, op: object = None, root: object = None, timeout: object = None
+) -> Wishes:
     """From an options object of c10d, from plain arguments, or from both."""
-    op = getattr(options, "reduceOp", ReduceOp.SUM) if op is None else op
-    kind = getattr(op, "op", op)
+    chosen: Any = getattr(options, "reduceOp", ReduceOp.SUM) if op is None else op
+    kind = getattr(chosen, "op", chosen)
     factor = None
     if kind == ReduceOp.PREMUL_SUM:
-        factor = op.factor if hasattr(op, "factor") else op.__getstate__()[1]
-    root = getattr(options, "rootRank", 0) if root is None else root
-    return Wishes(_NAMES[kind], factor, root, seconds(options, timeout))
+        factor = chosen.factor if hasattr(chosen, "factor") else chosen.__getstate__()[1]
+    first = root if isinstance(root, int) else getattr(options, "rootRank", 0)
+    return Wishes(_NAMES[kind], factor, first, seconds(options, timeout))
 
 
-def seconds(options: Any = None, timeout: Any = None) -> float | None:
+def seconds(options: object = None, timeout: object = None) -> float | None:
     """A call's own timeout, or None: c10d says so with one below zero."""
     chosen = getattr(options, "timeout", None) if timeout is None else timeout
     if not isinstance(chosen, timedelta) or chosen < timedelta(0):

@@ -64,7 +64,7 @@ class Work(dist.Work):
         self._ended = False
         self._settled = threading.Event()
         self._error: Exception | None = None
-        self._future: Result | None = None
+        self._future: Result[Any] | None = None
         for part in task.parts:
             if isinstance(part, Result):
                 part.observe(self._arrived)
@@ -156,7 +156,7 @@ class Work(dist.Work):
         devices = {each.device for each in self._task.outputs if each.device.type != "cpu"}
         return sorted(devices, key=str)
 
-    def _work_for(self, _: Result, deadline: float) -> None:
+    def _work_for(self, _: Result[Any], deadline: float) -> None:
         self._work_until(min(deadline, self._patience.deadline))
         if time.monotonic() >= self._patience.deadline:
             self.expire()
@@ -193,7 +193,7 @@ class Work(dist.Work):
         if future is not None:
             self._settle(future)
 
-    def _settle(self, future: Result) -> None:
+    def _settle(self, future: Result[Any]) -> None:
         error, outputs = self._error, list(self._task.outputs)
         future.settle(error if error is not None else lambda: outputs)
 
@@ -207,11 +207,13 @@ class Works(dist.Work):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """See Work.wait; the timeout is for each."""
-        return all([work.wait(timeout) for work in self._works])
+        for work in self._works:
+            work.wait(timeout)
+        return True
 
     def is_completed(self) -> bool:
         """Whether all have a result, or an error."""
-        return all([work.is_completed() for work in self._works])
+        return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
         """Whether all have a result."""

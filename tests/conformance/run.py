@@ -71,7 +71,10 @@ def _read(report: Path) -> Outcome:
         ended[result].add(name)
         seconds += took
     return Outcome(
-        frozenset(ended["passed"]), frozenset(ended["failed"]), frozenset(ended["skipped"]), seconds
+        frozenset(ended["passed"]),
+        frozenset(ended["failed"]),
+        frozenset(ended["skipped"]),
+        seconds,
     )
 
 

@@ -1,10 +1,10 @@
 """The distributed tests that torch's wheel brings, on one backend; run.py runs this file.
 
 BACKEND names the backend, GRADWIRE_DAEMON the daemon. The tests ask whether BACKEND is "gloo"
-when their module is imported, and again while they run. So it is imported as gloo, and then told
-a name that is equal to gloo, too. torch's own code sees a plain string, and what runs is BACKEND.
+when their module is imported, and again while they run. So it is imported as gloo, and then
+told a name that is equal to gloo, too. What runs is BACKEND.
 
-Ranks are forked: that spares each of them importing torch.
+Ranks are forked: that spares each of them importing torch, and gRPC.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 
 import torch.multiprocessing
+
+import gradwire._process_group  # noqa: F401 - once, for all ranks
 
 BACKEND = os.environ.get("BACKEND", "grpc")
 
@@ -45,11 +47,12 @@ os.environ["BACKEND"] = BACKEND
 of_torch.BACKEND = Name(BACKEND)
 
 
-class TestBackend(  # type: ignore[misc]  # torch's test classes have no types
-    of_torch.TestDistBackend, of_torch.DistributedTest._DistTestBase
+class TestBackend(
+    of_torch.TestDistBackend,
+    of_torch.DistributedTest._DistTestBase,  # noqa: SLF001 - meant for this
 ):
     """torch's tests, each with three ranks of its own."""
 
-    def setUp(self) -> None:  # noqa: N802 - unittest's
-        super().setUp()
+    def setUp(self) -> None:
+        super().setUp()  # type: ignore[no-untyped-call]  # torch's tests have no types
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
