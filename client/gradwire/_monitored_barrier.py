@@ -35,8 +35,8 @@ def monitored_barrier(
     chosen: Any = dist.group.WORLD if group is None else group
     if chosen is dist.GroupMember.NON_GROUP_MEMBER:
         return
-    if not hasattr(chosen, "monitored_barrier") or dist.get_backend(chosen) != "grpc":
-        raise TypeError(f"expected a group of the backend grpc, got {dist.get_backend(chosen)}")
+    if chosen is None or chosen.name() != "grpc":
+        raise TypeError(f"expected a group of the backend grpc, got {chosen and chosen.name()}")
     chosen.monitored_barrier(timeout, wait_all_ranks)
 
 
