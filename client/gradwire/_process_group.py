@@ -14,6 +14,7 @@ from gradwire._gathering import Gathering
 from gradwire._group import Group
 from gradwire._reducing import Reducing
 from gradwire._routes import NAME, Routes
+from gradwire._uncompiled import uncompiled
 from gradwire._work import Works
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def create(options: _DistributedBackendOptions, backend_options: object) -> Proc
 
 
 # torch declares overloads; these take what all of them do.
+@uncompiled
 class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):  # type: ignore[misc]
     """A group of ranks, each with a seat in a job of its own. Takes the seat at once.
 

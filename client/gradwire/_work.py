@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from gradwire._errors import RoundTimeoutError
 from gradwire._result import Result
+from gradwire._uncompiled import uncompiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +53,7 @@ class Patience:
     """Have the session's thread do the work at once."""
 
 
+@uncompiled
 class Work(dist.Work):
     """See torch.distributed.Work. All methods may be called from any thread."""
 
@@ -198,6 +200,7 @@ class Work(dist.Work):
         future.settle(error if error is not None else lambda: outputs)
 
 
+@uncompiled
 class Works(dist.Work):
     """Several collectives, waited for as one."""
 
