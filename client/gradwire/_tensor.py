@@ -57,6 +57,9 @@ def unflatten(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         if target.is_complex():
             flat = torch.view_as_complex(flat.view(*target.shape, 2))
         target.copy_(flat.view(target.shape))
+    elif not tensor.is_inference():
+        # Written to as bytes, which autograd has not seen: it must not take it for what it was.
+        torch.autograd.graph.increment_version(tensor)
     return tensor
 
 

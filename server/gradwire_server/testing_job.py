@@ -149,9 +149,11 @@ class MemoryJob:
         for rank, tensor in enumerate(tensors):
             self.bring(rank, sequence, tensor)
 
-    async def results(self, sequence: int, like: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's result, once all have it."""
-        spec = Spec(OPS["mean"], BY_NAME[_name(like.dtype)], like.numel(), 0)
+    async def results(
+        self, sequence: int, like: torch.Tensor, op: str = "mean"
+    ) -> list[torch.Tensor]:
+        """Every rank's result, once all have it; what is gathered is cut as for "max"."""
+        spec = Spec(OPS[op], BY_NAME[_name(like.dtype)], like.numel(), 0)
         keys = [Key(sequence, chunk) for chunk in range(_cut(spec).count)]
         wanted = {(rank, key) for rank in range(self.world) for key in keys}
         await self.heard.until(lambda: wanted <= self.heard.results.keys())

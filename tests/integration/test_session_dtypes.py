@@ -24,7 +24,7 @@ ANSWERS: dict[str, list[float]] = {
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
 COMPLEX = [torch.complex64, torch.complex128]
-REFUSED = [torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16]
+REFUSED = [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16]
 
 
 def attempt(session: Session, dtype: torch.dtype, op: str) -> list[complex] | str:
@@ -63,6 +63,51 @@ def test_integers_know_every_op_and_truncate_their_mean(
 ) -> None:
     results = in_threads(layout, lambda session: every_op(session, dtype))
     assert results == [{**ANSWERS, "mean": [2, 4, 6]}] * 2
+
+
+@pytest.mark.case("M22")
+@pytest.mark.parametrize("layout", [(2,), (1, 1)])
+def test_integers_are_reduced_bit_by_bit_and_floats_are_not(
+    in_threads: InThreads, layout: tuple[int, ...]
+) -> None:
+    def work(session: Session) -> list[dict[str, list[complex] | str]]:
+        return [
+            {op: attempt(session, dtype, op) for op in ("band", "bor", "bxor")}
+            for dtype in (*INTEGERS, torch.float32)
+        ]
+
+    for outcomes in in_threads(layout, work):
+        *integers, floats = outcomes
+        assert integers == [{"band": [0, 2, 1], "bor": [5, 6, 11], "bxor": [5, 4, 10]}] * 5
+        for op, text in floats.items():
+            assert text == (
+                f"op {op} has no meaning for torch.float32; expected an integer or bool"
+            )
+
+
+@pytest.mark.case("M22")
+@pytest.mark.parametrize("layout", [(2,), (1, 1)])
+def test_bools_are_reduced_by_logic_and_have_no_mean(
+    in_threads: InThreads, layout: tuple[int, ...]
+) -> None:
+    def work(session: Session) -> dict[str, list[bool] | str]:
+        outcomes: dict[str, list[bool] | str] = {}
+        for op in ("sum", "max", "bor", "product", "min", "band", "bxor", "mean"):
+            tensor = torch.tensor([False, session.rank == 1, True])
+            try:
+                outcomes[op] = session.all_reduce(tensor, op=op).wait().tolist()
+            except TypeError as error:
+                outcomes[op] = str(error)
+        return outcomes
+
+    either, both = [False, True, True], [False, False, True]
+    expected = {
+        **dict.fromkeys(("sum", "max", "bor"), either),
+        **dict.fromkeys(("product", "min", "band"), both),
+        "bxor": [False, True, False],
+        "mean": "op mean has no meaning for torch.bool; expected a number",
+    }
+    assert in_threads(layout, work) == [expected] * 2
 
 
 @pytest.mark.case("M22")

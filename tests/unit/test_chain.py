@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from gradwire._chain import Chain
 from gradwire._collective import Collective
 from gradwire._errors import LostError
-from gradwire._order import Order, gathering, reducing, scattering
+from gradwire._order import Order, gathering, reducing
 from gradwire._result import Result
 from gradwire._shared_memory import Arena
 from gradwire_proto.v1 import aggregator_pb2 as pb
@@ -170,6 +171,36 @@ def test_integers_are_added_exactly_and_their_mean_is_truncated(
     assert node.done[2, 0].unique().tolist() == [96]
     assert node.done[0, 1].unique().tolist() == [32]
     assert node.done[1, 2].unique().tolist() == [34]
+
+
+def test_each_rank_copies_in_its_part_and_takes_the_others(node: Node) -> None:
+    """The slots hold other things, and more chunks than slots pass."""
+    elements, ends = 5 * CHUNK_BYTES + 7, (0, 10, 3 * CHUNK_BYTES + 1, 5 * CHUNK_BYTES)
+    whole = noise(9, elements, torch.uint8)
+    for rank in range(3):
+        node.bring(rank, 0, torch.full((elements,), 255, dtype=torch.uint8), "max")
+    for rank, part in enumerate(pairwise(ends)):
+        tensor = noise(rank, elements, torch.uint8)
+        tensor[slice(*part)] = whole[slice(*part)]
+        node.order(rank, 1, gathering(tensor, part))
+    node.work()
+    whole[ends[-1] :] = 0
+    for rank in range(3):
+        assert torch.equal(node.done[rank, 1], whole)
+
+
+def test_other_nodes_get_zeros_beside_what_the_ranks_bring(linked: Node) -> None:
+    control = linked.arena.control
+    parts = [((0, 0), (0, 0)), ((2, 3), (7, 9)), ((0, 0), (0, 10))]
+    for sequence, (first, second) in enumerate(parts):
+        slot = linked.arena.place(sequence).total(10)
+        slot[:] = b"x" * 10
+        for rank, part in enumerate((first, second)):
+            linked.order(rank, sequence, gathering(torch.ones(10, dtype=torch.uint8), part))
+        linked.work()
+    assert [control.weight(ticket) for ticket in range(3)] == [0, 3, 10]
+    memory = [bytes(linked.arena.place(ticket).total(10)) for ticket in range(1, 3)]
+    assert memory == [b"\0\0\1\0\0\0\0\1\1\0", b"\1" * 10]
 
 
 def test_no_rank_runs_further_ahead_than_there_are_slots(node: Node) -> None:

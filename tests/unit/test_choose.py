@@ -41,6 +41,22 @@ def test_large_chunks_save_bytes_and_small_ones_save_hops(
     assert NAMES[choose(chunk_bytes, nodes)] == schedule
 
 
+@pytest.mark.parametrize(
+    ("chunk_bytes", "nodes", "schedule"),
+    [
+        (4096 * KIB, 2, "one-shot"),
+        (4096 * KIB, 3, "direct"),
+        (4096 * KIB, 9, "ring"),
+        (KIB, 2, "one-shot"),
+        (KIB, 3, "tree"),
+    ],
+)
+def test_what_is_gathered_goes_where_blank_parts_save_most(
+    chunk_bytes: int, nodes: int, schedule: str
+) -> None:
+    assert NAMES[choose(chunk_bytes, nodes, gathers=True)] == schedule
+
+
 def test_large_chunks_go_direct_where_the_networks_differ() -> None:
     assert NAMES[choose(2048 * KIB, 4, alike=False)] == "direct"
     assert NAMES[choose(KIB, 4, alike=False)] == "tree"

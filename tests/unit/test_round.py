@@ -70,6 +70,19 @@ def test_a_wire_that_nobody_knows_is_refused_by_name(wire: pb.Wire) -> None:
         contribution(replace(SPEC, wire=wire)).extent("rank 4", 0, 4096)
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        (pb.OP_BAND, pb.DTYPE_FLOAT32),
+        (pb.OP_MEAN, pb.DTYPE_BOOL),
+        (pb.OP_GATHER, pb.DTYPE_INT8),
+    ],
+)
+def test_an_op_without_a_meaning_for_its_dtype_is_refused(op: pb.Op, dtype: pb.Dtype) -> None:
+    with pytest.raises(ProtocolError, match="rank 1 brought what has no meaning"):
+        contribution(Spec(op, dtype, 4, 0)).extent("rank 1", 0, 4096)
+
+
 @pytest.mark.case("M31")
 def test_what_another_node_brings_is_compared_too_whoever_comes_first() -> None:
     other = replace(SPEC, elements=9)

@@ -118,8 +118,11 @@ def test_many_shapes_are_cut_short_in_words_but_not_in_the_digest() -> None:
 @pytest.mark.parametrize(
     ("tensor", "words"),
     [
-        (torch.ones(3, dtype=torch.bool), "can't reduce torch.bool .*expected one of float16"),
-        (torch.ones(3).to(torch.float8_e5m2), "can't reduce torch.float8_e5m2"),
+        (torch.ones(3, dtype=torch.bool), "op mean has no meaning for torch.bool"),
+        (
+            torch.ones(3).to(torch.float8_e5m2),
+            "can't reduce torch.float8_e5m2 .*expected one of float16",
+        ),
         (torch.ones(3, device="meta"), "CPU tensors, got one on meta"),
         (torch.eye(3).to_sparse(), "got layout torch.sparse_coo"),
     ],
@@ -137,7 +140,7 @@ def test_ops_without_a_meaning_for_complex_numbers_are_refused(op: str) -> None:
 
 
 def test_an_unknown_op_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of sum, mean, min, max, product, got 'avg'"):
+    with pytest.raises(ValueError, match=r"one of sum, mean, .*, bxor, got 'avg'"):
         spec(torch.ones(3), "avg")
 
 
@@ -151,3 +154,15 @@ def test_a_weight_is_a_number_above_0(weight: float) -> None:
 def test_a_weight_needs_a_mean_of_floats(op: str, dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match="a weight needs op mean and a floating-point tensor"):
         spec(torch.ones(3, dtype=dtype), op, 2.0)
+
+
+def test_autograd_hears_that_a_tensor_was_written_to() -> None:
+    tensor = torch.ones(3)
+    tensor.requires_grad_()
+    square = tensor.square().sum()
+    unflatten(flatten(tensor), tensor)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        square.backward()
+    with torch.inference_mode():
+        tensor = torch.ones(3)
+    assert unflatten(flatten(tensor), tensor) is tensor
