@@ -16,11 +16,11 @@ SMALL_BYTES = 64 << 10
 MOST_SMALL_BYTES = 256 << 10
 """So many bytes may travel with the offers of letters that were not taken yet."""
 
-PAGE_BYTES = 1 << 20
+PAGE_BYTES = 2 << 20
 PAGES = 4
 """From one rank to one other, sent and not arrived."""
 
-MOST_COMING = 8
+MOST_COMING = 4
 """Letters that one rank has coming in pages at once; bounds what its daemon holds for it."""
 
 

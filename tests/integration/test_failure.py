@@ -163,6 +163,19 @@ def test_a_rank_that_dies_before_its_first_collective_is_named(
         assert_works(nodes.addresses)
 
 
+def test_letters_to_and_from_a_rank_that_dies_fail(nodes: Cluster, tmp_path: Path) -> None:
+    here, there = nodes.addresses
+    with Job(3) as job:
+        victim = job.start(1, here, tmp_path / "rank1.log", "hold")
+        sessions = job.connect({0: here, 2: there})
+        waiting: list[Callable[[], object]] = []
+        for session in sessions.values():
+            waiting.append(session.send(torch.ones(1 << 20), 1).wait)
+            waiting.append(session.receive(torch.ones(1), 1).wait)
+        assert_rank_1_is_mourned(all_raise(waiting, lambda: kill(victim)), victim)
+        assert_works(nodes.addresses)
+
+
 def test_a_rank_that_dies_in_the_middle_of_a_round_is_named(
     nodes: Cluster, tmp_path: Path
 ) -> None:

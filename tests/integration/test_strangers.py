@@ -122,13 +122,15 @@ def answer(channel: grpc.Channel, method: str, *messages: bytes) -> grpc.StatusC
 @pytest.mark.usefixtures("sessions")
 def test_a_stream_of_garbage_or_without_a_seat_is_refused(channel: grpc.Channel) -> None:
     for garbage in GARBAGE:
-        assert answer(channel, "Aggregator/Reduce", garbage) in (
-            grpc.StatusCode.INVALID_ARGUMENT,
-            grpc.StatusCode.FAILED_PRECONDITION,
-        )
+        for method in ("Aggregator/Reduce", "Aggregator/Post"):
+            assert answer(channel, method, garbage) in (
+                grpc.StatusCode.INVALID_ARGUMENT,
+                grpc.StatusCode.FAILED_PRECONDITION,
+            )
     seat = pb.Ring(seat="0" * 32).SerializeToString()
-    refused = answer(channel, "Aggregator/Reduce", seat, GARBAGE[1])
-    assert refused == grpc.StatusCode.FAILED_PRECONDITION
+    for method in ("Aggregator/Reduce", "Aggregator/Post"):
+        refused = answer(channel, method, seat, GARBAGE[1])
+        assert refused == grpc.StatusCode.FAILED_PRECONDITION
 
 
 @pytest.mark.usefixtures("sessions")

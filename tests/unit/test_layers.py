@@ -22,11 +22,13 @@ MAY_IMPORT = {
 
 SERVER = ROOT / "server" / "gradwire_server"
 PURE = [
-    *(SERVER / f"{name}.py" for name in ("group", "round")),
+    *(SERVER / f"{name}.py" for name in ("group", "ledger", "office", "round")),
     *sorted(SERVER.glob("reduce/*.py")),
 ]
 PURE_LINKS = [SERVER / "transport" / f"{name}.py" for name in ("base", "stripes", "assembly")]
-PURE_SERVER_MODULES = ("group", "round", "reduce", "errors")
+PURE_SERVER_MODULES = ("group", "ledger", "round", "reduce", "errors")
+CLIENT = ROOT / "client" / "gradwire"
+PURE_CLIENT = [CLIENT / f"_{name}.py" for name in ("inbox", "letters", "outbox")]
 # Anything that waits, looks at the world, or crunches.
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "threading", "uvloop"),
@@ -69,7 +71,7 @@ def test_a_package_imports_only_the_packages_below_it(folder: str) -> None:
 
 
 def test_the_pure_core_imports_no_io_clock_thread_or_tensor() -> None:
-    assert offences(PURE + PURE_LINKS, IMPURE) == []
+    assert offences(PURE + PURE_LINKS + PURE_CLIENT, IMPURE) == []
 
 
 def test_the_pure_core_imports_nothing_of_the_server_but_itself() -> None:

@@ -55,7 +55,7 @@ class Link:
     ) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
         self.bulk = asyncio.Event()
-        """Set once there was a share that several lanes would carry sooner."""
+        """Set once there was so much that several lanes would carry it sooner."""
         self.closing = False
         """This node is done: what ends now was meant to."""
         self._peer = peer
@@ -132,10 +132,13 @@ class Link:
     def post(self, note: aggregator_pb2.Note, payload: memoryview) -> None:
         """Queue a note, which what it is of bounds. Nothing comes of it where the link is down.
 
-        Notes share lane 0 with what is short, and keep their order. Shares avoid it meanwhile.
+        Notes share lane 0 with what is short, and keep their order. Shares avoid it while much
+        of letters is queued there, so further lanes are opened for them.
         """
         if self.up:
             self._lanes[0].put(Sending(1), frames.posted(note), payload)
+        if payload.nbytes >= BULK_BYTES:
+            self.bulk.set()
 
     def _count_sent(self, size: int) -> None:
         self._sent_bytes += size
@@ -219,7 +222,7 @@ class Link:
             case Opening() | Piece() | Skip():
                 self._hear_of_share(heard)
             case Posted():
-                self._receiver.post(self._peer, heard.note, heard.payload)
+                self._hear_of_letter(heard)
             case Abort() | Left():
                 self._receiver.receive(self._peer, heard)
             case Ping():
@@ -234,6 +237,11 @@ class Link:
         for part in self._assembler.take(heard):
             self._receiver.receive(self._peer, part)
         if isinstance(heard, Opening) and heard.size >= BULK_BYTES:
+            self.bulk.set()
+
+    def _hear_of_letter(self, heard: Posted) -> None:
+        self._receiver.post(self._peer, heard.note, heard.payload)
+        if heard.payload.nbytes >= BULK_BYTES:
             self.bulk.set()
 
     def _answer(self) -> None:
