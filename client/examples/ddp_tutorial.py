@@ -1,7 +1,7 @@
 """The script of PyTorch's DDP tutorials, with "grpc" where they say "gloo". Needs no daemon.
 
-What else differs from what is usually printed: MASTER_ADDR and MASTER_PORT are set, without which
-no backend starts, and DDP gets no device_ids, which a model on the CPU can't have.
+What else differs from what is usually printed: MASTER_ADDR and MASTER_PORT are set, without
+which no backend starts, and DDP gets no device_ids, which a model on the CPU can't have.
 """
 
 import os
@@ -27,7 +27,9 @@ def example(rank: int, world_size: int) -> None:
     loss_fn(outputs, labels).backward()
     optimizer.step()
 
-    print(f"rank {rank}: weights add up to {sum(p.sum().item() for p in model.parameters()):.6f}")
+    print(
+        f"rank {rank}: weights add up to {sum(p.sum().item() for p in model.parameters()):.6f}"
+    )
     dist.destroy_process_group()
 
 

@@ -1,8 +1,8 @@
 """Keeps torch.compile from compiling us.
 
-C++ code calls methods of groups and works while a compiled model runs, DDP's reducer for one, and
-torch then takes what it sees for a part of the model. torch.compiler.disable would do, but loads
-the compiler, which takes seconds.
+C++ code calls methods of groups and works while a compiled model runs, DDP's reducer for one,
+and torch then takes what it sees for a part of the model. torch.compiler.disable would do, but
+loads the compiler, which takes seconds.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def serve(orders: Connection) -> None:
         orders.send(outcome)
 
 
-def carry_out(
+def carry_out(  # noqa: PLR0913 - the fields of an order
     *,
     place: tuple[int, int],
     store: tuple[int, str],

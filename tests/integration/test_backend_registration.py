@@ -23,7 +23,11 @@ MOST_SECONDS = 0.05
 """Ten times what is aimed at: the machine may be busy."""
 
 installed = pytest.mark.skipif(
-    not [each for each in metadata.entry_points(group="torch.backends") if each.name == "gradwire"],
+    not [
+        each
+        for each in metadata.entry_points(group="torch.backends")
+        if each.name == "gradwire"
+    ],
     reason="gradwire was installed before it had an entry point; run make setup",
 )
 

@@ -185,7 +185,7 @@ def sent(group: dist.ProcessGroup) -> None:
         sources = [dist.recv(got, tag=3) for _ in range(size - 1)]
         assert sorted(sources) == [1, 2]
     else:
-        dist.isend(torch.full((5,), float(rank)), 0, tag=3).wait()
+        dist.send(torch.full((5,), float(rank)), 0, tag=3)
     # A transposed tensor has to be copied on both sides.
     if rank == 1:
         dist.send(torch.arange(6.0).view(2, 3).t(), 2)
@@ -240,7 +240,7 @@ def test_works_can_be_waited_for_asked_and_chained_to(in_groups: InGroups) -> No
 def refused(group: dist.ProcessGroup) -> None:
     with pytest.raises(NotImplementedError, match="split_group"):
         group.split_group([0, 1])
-    with pytest.raises(NotImplementedError, match="layout torch.sparse_csr"):
+    with pytest.raises(NotImplementedError, match=r"layout torch\.sparse_csr"):
         dist.all_reduce(torch.eye(3).to_sparse_csr())
 
 
@@ -324,7 +324,9 @@ def timed_out(group: dist.ProcessGroup) -> list[tuple[float, str]]:
                 dist.barrier(timeout=timeout)
             errors.append((time.monotonic() - begin, str(caught.value)))
         begin = time.monotonic()
-        future = dist.all_reduce(torch.ones(2), async_op=True).get_future()  # type: ignore[union-attr]
+        work = dist.all_reduce(torch.ones(2), async_op=True)
+        assert work is not None
+        future = work.get_future()
         # As DDP waits: in C++, where nobody looks at the clock.
         with pytest.raises(RuntimeError) as told:
             torch.futures.Future.wait(future)

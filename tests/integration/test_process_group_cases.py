@@ -98,7 +98,10 @@ def test_every_dtype_is_reduced_or_refused_by_name(in_groups: InGroups) -> None:
 def differing(group: dist.ProcessGroup) -> list[str]:
     texts = []
     dtypes, shapes = [torch.float16, torch.bfloat16], [(2, 8), (8, 2)]
-    for tensor in (torch.ones(64, dtype=dtypes[group.rank()]), torch.ones(shapes[group.rank()])):
+    for tensor in (
+        torch.ones(64, dtype=dtypes[group.rank()]),
+        torch.ones(shapes[group.rank()]),
+    ):
         begin = time.monotonic()
         with pytest.raises(gradwire.MismatchError) as caught:
             dist.all_reduce(tensor)
@@ -234,7 +237,9 @@ dist.destroy_process_group()
 
 @pytest.mark.case("R18")
 def test_two_jobs_share_the_daemons_and_nothing_else(daemons: Cluster) -> None:
-    stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in "ab"]
+    stores = [
+        dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in "ab"
+    ]
     ranks = [
         start_rank(daemons.addresses[rank], job, rank, stores[job].port)
         for job in range(2)

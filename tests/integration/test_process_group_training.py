@@ -57,7 +57,9 @@ def alone(world_size: int) -> torch.Tensor:
     return numbers(module)
 
 
-def train(module: nn.Module, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup) -> None:
+def train(
+    module: nn.Module, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup
+) -> None:
     for batch in batches(group.size()):
         optimizer.zero_grad()
         module(batch[group.rank()]).square().mean().backward()
