@@ -94,6 +94,11 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):  # type:
         """The store in which the ranks of this group have met."""
         return self._store
 
+    @property
+    def daemon_path(self) -> str:
+        """How tensors reach the daemon: "shared_memory" or "stream"."""
+        return self._session.path
+
     # -- devices and other backends
 
     @property

@@ -43,6 +43,8 @@ class Row:
     wire: str
     transport: str
     dtype: str
+    op: str = "sum"
+    via: str = "session"
     network: Network | None = None
     """Of the laboratory, if that is where it was."""
 
@@ -83,6 +85,8 @@ class Row:
             "wire": self.wire,
             "transport": self.transport,
             "dtype": self.dtype,
+            "op": self.op,
+            "via": self.via,
             "algbw_bytes_per_second": self.algbw_bytes_per_second,
             "busbw_bytes_per_second": self.busbw_bytes_per_second,
             "speedup_vs_gloo": self.speedup_vs_gloo,
