@@ -43,10 +43,11 @@ class Row:
     wire: str
     transport: str
     dtype: str
-    op: str = "sum"
-    via: str = "session"
     network: Network | None = None
     """Of the laboratory, if that is where it was."""
+    op: str = "sum"
+    via: str = "session"
+    """How the ranks got at us: session, or pg."""
 
     @property
     def algbw_bytes_per_second(self) -> float:
