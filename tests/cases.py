@@ -44,6 +44,7 @@ CASES = {
     "P10": "the wire is exact unless another is asked for",
     "P12": "a daemon that has one core",
     "R04": "timeouts of call and group are honoured, and quoted",
+    "R12": "no side asks more often whether the other is there than that one allows",
     "R18": "two jobs on the same daemons do not disturb one another",
     "E01": "the process group has futures, works and all collectives",
     "E06": "compiled models train as they do uncompiled",
