@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from ctypes import memmove, memset
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
-
-import torch
 
 from gradwire._errors import LostError
 from gradwire._shared_memory import from_now
@@ -34,7 +33,7 @@ from gradwire_proto.v1 import tensor_pb2
 if TYPE_CHECKING:
     from gradwire._channel import Doorbell
     from gradwire._collective import Collective
-    from gradwire._shared_memory import Arena, Bytes
+    from gradwire._shared_memory import Arena
     from gradwire._tensor import Described
     from gradwire_proto.control import Ticket
 
@@ -58,8 +57,8 @@ class _Work:
     collective: Collective
     sequence: int
     plan: _Plan
-    data: Bytes
-    """Its elements as bytes."""
+    address: int
+    """Of its elements; the collective keeps them there."""
     added: int = 0
     taken: int = 0
     failed: bool = False
@@ -113,8 +112,8 @@ class Chain:
         """See Carrier."""
         sequence = collective.sequence
         order = collective.order
-        data = order.flat.view(torch.uint8).numpy()
-        self._queue.append(_Work(collective, sequence, self._plan(order.described), data))
+        plan, address = self._plan(order.described), order.flat.data_ptr()
+        self._queue.append(_Work(collective, sequence, plan, address))
         self._control.submitted(self._rank, sequence + 1)
         if sequence >= self._control.limit:
             self._ring(pb.Ring(beyond=sequence))
@@ -288,12 +287,12 @@ class Chain:
         clearing = self._alone and self._rank == self._last
         if not brought and not clearing:
             return
-        slot = self._arena.result_bytes(number, work.plan.arithmetic)[: stop - start]
+        slot = self._arena.result_address(number, work.plan.arithmetic)
         if not self._control.weight(number):
-            slot[: first - start] = 0
-            slot[end - start :] = 0
+            memset(slot, 0, first - start)
+            memset(slot + end - start, 0, stop - end)
         if brought:
-            slot[first - start : end - start] = work.data[first:end]
+            memmove(slot + first - start, work.address + first, brought)
             self._control.weight(number, float(brought))
 
     def _pass_on(self, work: _Work | None, chunk: int) -> None:
@@ -349,12 +348,13 @@ class Chain:
 
     def _copy_out(self, number: int, work: _Work, chunk: int) -> None:
         arithmetic, extent = work.plan.arithmetic, work.plan.cut.range(chunk)
-        size, result = arithmetic.dtype.itemsize, self._arena.result_bytes(number, arithmetic)
+        size = arithmetic.dtype.itemsize
+        slot = self._arena.result_address(number, arithmetic)
         for part in work.collective.order.takes:
             first, end = overlap(extent, part)
             if first < end:
-                at, until = (first - extent[0]) * size, (end - extent[0]) * size
-                work.data[first * size : end * size] = result[at:until]
+                source = slot + (first - extent[0]) * size
+                memmove(work.address + first * size, source, (end - first) * size)
 
 
 def _essence(spec: tensor_pb2.Spec) -> tuple[int, ...]:

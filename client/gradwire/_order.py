@@ -4,8 +4,7 @@ and which part of the result it takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
@@ -20,9 +19,10 @@ Range: TypeAlias = tuple[int, int]
 """Elements [start, stop)."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Order:
+class Order(NamedTuple):
     """One tensor, with all that its way through the node depends on."""
+
+    # A frozen dataclass takes a microsecond longer to make: a hundredth of a small collective.
 
     tensor: torch.Tensor
     """The caller's."""

@@ -52,6 +52,7 @@ class Arena:
         self._path = arena.path
         self.control = Control(memory, layout)
         self._bytes = np.frombuffer(memory, dtype=np.uint8)
+        self._address = self._bytes.ctypes.data
         self._tensors: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def total(self, ticket: int, arithmetic: Arithmetic) -> torch.Tensor:
@@ -64,13 +65,13 @@ class Arena:
         slot, narrow = ticket % self.layout.slots, arithmetic.dtype
         return self._tensor(2 * slot + (narrow != arithmetic.wide), narrow)
 
-    def result_bytes(self, ticket: int, arithmetic: Arithmetic) -> Bytes:
-        """The same as bytes, for who only copies: memcpy takes two thirds of torch's time."""
+    def result_address(self, ticket: int, arithmetic: Arithmetic) -> int:
+        """Where that lies in this process, for who only copies.
+
+        memcpy takes two thirds of the time of torch's copy_, and no tensor has to be made.
+        """
         slot, beside = ticket % self.layout.slots, arithmetic.dtype != arithmetic.wide
-        offset, size = self.layout.slot(slot), self.layout.chunk_bytes
-        if beside:
-            offset, size = offset + size, size // 2
-        return self._bytes[offset : offset + size]
+        return self._address + self.layout.slot(slot) + beside * self.layout.chunk_bytes
 
     def _tensor(self, place: int, dtype: torch.dtype) -> torch.Tensor:
         """All that can lie there; made once: making a tensor takes longer than cutting it."""

@@ -64,6 +64,8 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 
     An empty overlap lies within `one`.
     """
+    if other[0] <= one[0] and one[1] <= other[1]:
+        return one
     start = min(max(one[0], other[0]), one[1])
     return start, max(start, min(one[1], other[1]))
 

@@ -11,6 +11,7 @@ from gradwire_proto.chunks import (
     Cut,
     cut,
     cut_alone,
+    overlap,
     share_range,
     share_ranges,
 )
@@ -109,3 +110,12 @@ def test_shares_differ_by_one_element_at_most(elements: int, shares: int) -> Non
 def test_a_share_outside_its_chunk_is_refused(share: int) -> None:
     with pytest.raises(ValueError, match=f"share {share} is outside a chunk of 4 shares"):
         share_range(share, 4, 100)
+
+
+@given(*[st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted).map(tuple)] * 2)
+def test_an_overlap_is_what_is_in_both_and_lies_within_the_first(
+    one: tuple[int, int], other: tuple[int, int]
+) -> None:
+    start, stop = overlap(one, other)
+    assert set(range(start, stop)) == set(range(*one)) & set(range(*other))
+    assert one[0] <= start <= stop <= one[1]
