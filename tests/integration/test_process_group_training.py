@@ -141,7 +141,9 @@ HOOKS = {
 
 
 def hooked(group: dist.ProcessGroup, name: str) -> None:
-    replica = DistributedDataParallel(model(), bucket_cap_mb=0.001)
+    # PowerSGD's callbacks reduce, too; of several buckets, in an order that ranks don't share.
+    megabytes = 25 if name == "powersgd" else 0.001
+    replica = DistributedDataParallel(model(), bucket_cap_mb=megabytes)
     if name == "powersgd":
         state = powerSGD_hook.PowerSGDState(
             group, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=0.1
