@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check proto bench cases dist clean
+.PHONY: help setup demo test conformance check proto bench cases dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -40,6 +40,9 @@ demo: $(READY)  ## train a real job over two daemons, and compare it with gloo
 
 test: $(READY)  ## run the tests (ARGS=tests/unit for some of them)
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+conformance: $(READY)  ## torch's own distributed tests, on grpc and on gloo
+	$(VENV)/bin/python tests/conformance/run.py $(ARGS)
 
 check: $(READY)  ## style, types, generated code, proto rules, compose file
 	.ci/check

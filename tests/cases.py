@@ -19,9 +19,11 @@ TESTS = Path(__file__).parent
 CASES = {
     "M01": "the hook gives what plain DDP gives",
     "M03": "averaged exactly once",
+    "M04": "AVG divides by the number of ranks",
     "M05": "mean over ranks, not over nodes, where nodes have unequal numbers of ranks",
     "M06": "fp16 neither overflows nor underflows on the way",
     "M07": "bf16 is rounded once, not at every hop",
+    "M19": "sparse gradients are averaged, or refused by name",
     "M22": "every dtype: the right sum or a clear refusal",
     "M23": "several dtypes in one model",
     "M24": "tensors of no, one and few elements",
@@ -30,6 +32,7 @@ CASES = {
     "M28": "replicas stay bit-identical",
     "M31": "ranks that bring different buckets fail, and are named",
     "M33": "buckets over 2 GiB",
+    "M34": "ranks count alike, whatever their batches, unless they are weighed",
     "M37": "initial parameters and buffers reach every rank",
     "P01": "large tensors are not slower than smaller ones",
     "P02": "a tensor is a message's bytes, not encoded element by element",
@@ -40,6 +43,11 @@ CASES = {
     "P08": "buckets leave while backward still runs",
     "P10": "the wire is exact unless another is asked for",
     "P12": "a daemon that has one core",
+    "R04": "timeouts of call and group are honoured, and quoted",
+    "R12": "no side asks more often whether the other is there than that one allows",
+    "R18": "two jobs on the same daemons do not disturb one another",
+    "E01": "the process group has futures, works and all collectives",
+    "E06": "compiled models train as they do uncompiled",
 }
 
 

@@ -2,10 +2,14 @@
 
 session = gradwire.connect()
 model.register_comm_hook(session, gradwire.allreduce_hook)
+
+or, without any of it, torch.distributed.init_process_group("grpc").
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
         RoundTimeoutError,
     )
     from gradwire._hook import allreduce_hook
+    from gradwire._monitored_barrier import monitored_barrier
     from gradwire._session import Session
 
 __all__ = [
@@ -34,14 +39,21 @@ __all__ = [
     "SessionStats",
     "allreduce_hook",
     "connect",
+    "monitored_barrier",
 ]
 
 _HOMES = {
     "connect": "_connect",
     "allreduce_hook": "_hook",
+    "monitored_barrier": "_monitored_barrier",
     "Session": "_session",
     "SessionStats": "_collective",
 }
+
+
+if "torch" in sys.modules or os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+    # Else torch calls it, when it is imported.
+    import_module("gradwire_backend").register()
 
 
 def __getattr__(name: str) -> object:

@@ -103,12 +103,21 @@ def _find_daemon(
         for path in (SYSTEM_SOCKET, own):
             if _listens(path):
                 return f"unix:{path}"
+    return _find_embedded(settings, meeting, unless_seated)
+
+
+def _find_embedded(
+    settings: Settings, meeting: Meeting, unless_seated: contextlib.ExitStack
+) -> str:
+    """The one at which this process has another seat, else one that the node's ranks share."""
     key = _embedded.node_key(settings.node)
+    if (known := _embedded.in_use(key)) is not None:
+        return known
     if not meeting.first(key):
         started = meeting.read(f"embedded/{key}", "this node's embedded daemon")
         if "error" in started:
             raise ConnectError(started["error"])
-        return str(started["address"])
+        return _embedded.remember(key, str(started["address"]))
     try:
         address, end = _embedded.start(
             insecure=settings.insecure, timeout_seconds=settings.connect_timeout
@@ -118,7 +127,7 @@ def _find_daemon(
         meeting.publish(f"embedded/{key}", {"error": str(error)})
         raise
     meeting.publish(f"embedded/{key}", {"address": address})
-    return address
+    return _embedded.remember(key, address)
 
 
 def _listens(path: Path) -> bool:
@@ -184,7 +193,12 @@ class _Table:
             carrier = _open_carrier(daemon, seat, self._picture, patience)
             unless_seated.pop_all()
 
+        if worker == 0:
+            _embedded.sit_down(daemon.address)
+
         def leave() -> None:
+            if worker == 0:
+                _embedded.get_up(daemon.address)
             daemon.leave(seat.seat)
             daemon.close()
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,34 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
+
+_addresses: dict[tuple[int, str], str] = {}
+"""Of the embedded daemons that this process knows, by process and node key."""
+
+_seats: Counter[str] = Counter()
+"""This process's seats at each daemon, by address."""
+
+
+def in_use(key: str) -> str | None:
+    """Address of the embedded daemon at which this process has a seat: it goes on meanwhile."""
+    address = _addresses.get((os.getpid(), key))
+    return address if address is not None and _seats[address] > 0 else None
+
+
+def remember(key: str, address: str) -> str:
+    """This process uses this embedded daemon from now on."""
+    _addresses[os.getpid(), key] = address
+    return address
+
+
+def sit_down(address: str) -> None:
+    """This process has a seat more."""
+    _seats[address] += 1
+
+
+def get_up(address: str) -> None:
+    """This process has a seat less, or is about to."""
+    _seats[address] -= 1
 
 
 def node_key(node: str | None) -> str:

@@ -201,7 +201,7 @@ class Mail:
                 self._hurry.wait(max(0.0, self._look - time.monotonic()))
 
 
-def _nothing(_: object) -> None:
+def _nothing(_: object, __: float) -> None:
     """Who waits for a letter does no work meanwhile."""
 
 

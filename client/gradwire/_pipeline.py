@@ -255,10 +255,15 @@ class Pipeline:
             self._called.wait(RECENT_LOOK_SECONDS if recent else LOOK_SECONDS)
             self._called.clear()
 
-    def work_until(self, future: Outcome) -> None:
+    def work_until(self, future: Outcome, deadline: float) -> None:
         """Work until this future has its result, unless somebody does already."""
         self.check_process()
-        while not future.done() and self.over is None and self._working.acquire(blocking=False):
+        while (
+            not future.done()
+            and self.over is None
+            and time.monotonic() < deadline
+            and self._working.acquire(blocking=False)
+        ):
             try:
                 if not future.done() and not self._work():
                     self._carrier.wait(WAIT_SECONDS)

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,8 +29,12 @@ from gradwire_proto.v1 import aggregator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-PROGRESS_SECONDS = 5.0
+PROGRESS_SECONDS = 10.0
 """Waiting ranks say so after this time."""
+
+LEAST_POLL_SECONDS = 0.001
+MOST_POLL_SECONDS = 0.05
+"""How often a waiting rank looks."""
 
 FOLLOW_SECONDS = 5.0
 """The others wait so much longer than rank 0, whose error tells more than theirs would."""
@@ -164,19 +167,20 @@ class Meeting:
 
     def _wait(self, keys: list[str], what: str, timeout_seconds: float) -> list[str]:
         """Keys that are still missing after the timeout."""
-        end = time.monotonic() + timeout_seconds
-        said = False
-        while (left := end - time.monotonic()) > 0:
-            try:
-                # Less than a millisecond would be none, which means for ever.
-                patience = max(min(left, PROGRESS_SECONDS), 0.001)
-                self._store.wait(keys, timedelta(seconds=patience))
-            except (RuntimeError, ValueError):
-                if not said and left > PROGRESS_SECONDS:
-                    log.warning("rank %d waits for %s", self._rank, what)
-                    said = True
-            else:
-                return []
+        begin = time.monotonic()
+        said, pause = False, LEAST_POLL_SECONDS
+        # Not wait(): a store that waits in vain says so on stderr, in words of C++.
+        while not self._store.check(keys):
+            waited = time.monotonic() - begin
+            if waited >= timeout_seconds:
+                break
+            if waited > PROGRESS_SECONDS and not said:
+                log.warning("rank %d waits for %s", self._rank, what)
+                said = True
+            time.sleep(min(pause, timeout_seconds - waited))
+            pause = min(2 * pause, MOST_POLL_SECONDS)
+        else:
+            return []
         return [key for key in keys if not self._store.check([key])]
 
 

@@ -210,6 +210,10 @@ class Session:
         data = self._check(tensor, source, tag)
         return self._ways.mail.receive(data, source, tag, self._patience(timeout))
 
+    def hurry(self) -> None:
+        """Have a thread of this session do the work at once: who waits won't do it."""
+        self._ways.call_movers()
+
     def close(self) -> None:
         """Leave the job; what is not complete fails on this rank. May be repeated."""
         atexit.unregister(self._exit)

@@ -174,7 +174,7 @@ def _spread(
     """Each part goes its own way; one result for all of them."""
     whole = _Whole(order, len(ranges))
     parts: list[tuple[Pipeline, _Part]] = []
-    result: Result[torch.Tensor] = Result(lambda _: _work(parts))
+    result: Result[torch.Tensor] = Result(lambda _, deadline: _work(parts, deadline))
     whole.result = result
     for way, (start, stop) in zip(ways, ranges, strict=False):
         part = _Part(whole)
@@ -186,9 +186,9 @@ def _spread(
     return result
 
 
-def _work(parts: Iterable[tuple[Pipeline, _Part]]) -> None:
+def _work(parts: Iterable[tuple[Pipeline, _Part]], deadline: float) -> None:
     for pipeline, part in parts:
-        pipeline.work_until(part)
+        pipeline.work_until(part, deadline)
 
 
 class _Whole:

@@ -79,6 +79,8 @@ def _measure(plan: Plan, progress: Console) -> Generator[Row, None, None]:
                     wire="exact",
                     transport="grpc" if plan.nodes > 1 else LOCAL,
                     dtype=plan.dtype,
+                    op=plan.op,
+                    via=plan.path,
                     network=network,
                 )
 

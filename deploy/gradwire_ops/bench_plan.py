@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB"
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 OPS = ("sum", "mean", "min", "max", "product")
+PATHS = ("session", "pg")
+PG_OPS = ("all-gather", "reduce-scatter", "broadcast")
+"""What a process group is also measured with."""
 SCHEDULES = ("auto", "ring", "tree", "direct", "one-shot")
 
 
@@ -46,6 +49,8 @@ class Plan:
     schedule: str
     lab: LabPlan | None = None
     """The network between the nodes; None: loopback."""
+    path: str = "session"
+    """How the ranks get at us: Session, or the process group."""
     daemon_cores: int | None = None
     """Cores that each daemon may use; None: all."""
     workers: int | None = None
@@ -82,6 +87,7 @@ class PlanFlags:
     dtype: str = "float32"
     op: str = "sum"
     schedule: str = "auto"
+    path: str = "session"
     lab: bool = False
     rate: str | None = None
     delay: str | None = None
@@ -101,17 +107,29 @@ def make_plan(flags: PlanFlags) -> Plan:
         ranks_per_node=_count("--ranks-per-node", flags.ranks_per_node, mistakes),
         repeat=_count("--repeat", flags.repeat, mistakes),
         dtype=dtype,
-        op=_choice("--op", flags.op, OPS, mistakes),
+        op=_choice("--op", flags.op, (*OPS, *PG_OPS), mistakes),
+        path=_choice("--path", flags.path, PATHS, mistakes),
         schedule=_choice("--schedule", flags.schedule, SCHEDULES, mistakes),
         daemon_cores=_optional("--daemon-cores", flags.daemon_cores, mistakes),
         workers=_optional("--workers", flags.workers, mistakes),
     )
     if plan.dtype.startswith("int") and plan.op == "mean":
         mistakes.append("--op: mean needs a floating-point --dtype")
+    if plan.op in PG_OPS:
+        mistakes += _shares(plan)
     lab = _lab(flags, plan.nodes, mistakes)
     if mistakes:
         raise PlanError("\n".join(mistakes))
     return replace(plan, lab=lab)
+
+
+def _shares(plan: Plan) -> list[str]:
+    """What keeps such a collective from being measured."""
+    mistakes = [] if plan.path == "pg" else [f"--op: {plan.op} goes with --path pg"]
+    elements = [size // INFO[BY_NAME[plan.dtype]].itemsize for size in plan.sizes]
+    if plan.nodes and plan.ranks_per_node and any(each % plan.ranks for each in elements):
+        mistakes.append(f"--sizes: expected multiples of {plan.ranks} elements, one a rank")
+    return mistakes
 
 
 def _lab(flags: PlanFlags, nodes: int, mistakes: list[str]) -> LabPlan | None:

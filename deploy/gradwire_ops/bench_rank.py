@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-import gradwire
 from gradwire_ops.bench_plan import Plan
+from gradwire_ops.bench_rivals import rivals
 from gradwire_ops.bench_row import Measurement
 from gradwire_ops.bench_timing import Rivals, median, percentile, race, single_calls
 
@@ -33,14 +33,6 @@ WARM_UP_CALLS = 3
 PATTERN = 5
 """Elements are small integers: sums of them are exact in every dtype and any order."""
 
-_GLOO_OPS = {
-    "sum": dist.ReduceOp.SUM,
-    "mean": dist.ReduceOp.SUM,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "product": dist.ReduceOp.PRODUCT,
-}
-
 
 def main() -> None:
     """Measure every size of the plan given as argument."""
@@ -48,10 +40,9 @@ def main() -> None:
     daemons: list[int] = json.loads(sys.argv[2])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    with gradwire.connect() as session:
-        rivals = _rivals(session, plan)
+    with rivals(plan) as (pair, path):
         for size in plan.sizes:
-            measured = _measure(rivals, plan, _fresh(plan, size), daemons, session.path)
+            measured = _measure(pair, plan, _fresh(plan, size), daemons, path)
             if dist.get_rank() == 0:
                 # The report on standard output is this program's interface.
                 print(json.dumps(asdict(measured)), flush=True)  # noqa: T201
@@ -59,33 +50,16 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def _rivals(session: gradwire.Session, plan: Plan) -> Rivals:
-    op = _GLOO_OPS[plan.op]
-
-    def ours(tensor: Tensor) -> None:
-        session.all_reduce(tensor, op=plan.op).wait()
-
-    def gloo(tensor: Tensor) -> None:
-        dist.all_reduce(tensor, op=op)
-
-    def gloo_mean(tensor: Tensor) -> None:
-        # gloo has no mean; this is what DDP does with it.
-        dist.all_reduce(tensor)
-        tensor.div_(plan.ranks)
-
-    return Rivals(ours, gloo_mean if plan.op == "mean" else gloo)
-
-
 def _measure(
-    rivals: Rivals, plan: Plan, fresh: Tensor, daemons: Sequence[int], path: str
+    pair: Rivals, plan: Plan, fresh: Tensor, daemons: Sequence[int], path: str
 ) -> Measurement:
     """The same on all ranks, but for the times of single calls, which are each rank's own."""
-    _compare(rivals, fresh)
-    once = race(rivals, fresh, 1, WARM_UP_CALLS, daemons)
+    _compare(pair, fresh)
+    once = race(pair, fresh, 1, WARM_UP_CALLS, daemons)
     quickest = min(median(once.ours), median(once.gloo))
     calls = min(_most_calls(plan, fresh), math.ceil(ROUND_SECONDS / quickest))
-    measured = race(rivals, fresh, plan.repeat, calls, daemons)
-    ours, gloo = single_calls(rivals, fresh)
+    measured = race(pair, fresh, plan.repeat, calls, daemons)
+    ours, gloo = single_calls(pair, fresh)
     reduced = fresh.nbytes * calls * plan.repeat
     return Measurement(
         size_bytes=fresh.nbytes,
@@ -117,11 +91,11 @@ def _most_calls(plan: Plan, fresh: Tensor) -> int:
     return max(min(MOST_CALLS, int(math.log(room, plan.ranks))), 1)
 
 
-def _compare(rivals: Rivals, fresh: Tensor) -> None:
+def _compare(pair: Rivals, fresh: Tensor) -> None:
     """Warm both up, and see that they agree."""
     expected, tensor = fresh.clone(), fresh.clone()
-    rivals.gloo(expected)
-    rivals.ours(tensor)
+    pair.gloo(expected)
+    pair.ours(tensor)
     # A mean is rounded in its division; gloo's stand-in may round once more.
     tolerance = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0
     if not torch.allclose(tensor, expected, rtol=tolerance, atol=0):

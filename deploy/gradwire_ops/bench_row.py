@@ -45,6 +45,9 @@ class Row:
     dtype: str
     network: Network | None = None
     """Of the laboratory, if that is where it was."""
+    op: str = "sum"
+    via: str = "session"
+    """How the ranks got at us: session, or pg."""
 
     @property
     def algbw_bytes_per_second(self) -> float:
@@ -83,6 +86,8 @@ class Row:
             "wire": self.wire,
             "transport": self.transport,
             "dtype": self.dtype,
+            "op": self.op,
+            "via": self.via,
             "algbw_bytes_per_second": self.algbw_bytes_per_second,
             "busbw_bytes_per_second": self.busbw_bytes_per_second,
             "speedup_vs_gloo": self.speedup_vs_gloo,

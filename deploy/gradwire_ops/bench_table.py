@@ -33,6 +33,7 @@ def table(plan: Plan, rows: Sequence[Row]) -> Table:
 
 def _title(plan: Plan, row: Row) -> str:
     layout = f"{plan.nodes} x {plan.ranks_per_node} ranks, {row.measured.path}"
+    layout += ", process group" if plan.path == "pg" else ""
     title = f"{plan.op} of {plan.dtype}, {layout}"
     if plan.lab is None:
         return title

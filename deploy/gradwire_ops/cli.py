@@ -151,8 +151,17 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
         str, typer.Option(metavar="NAME", help="Type of the elements.")
     ] = "float32",
     op: Annotated[
-        str, typer.Option(metavar="NAME", help="sum, mean, min, max or product.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="sum, mean, min, max or product; with --path pg also all-gather,"
+            " reduce-scatter or broadcast.",
+        ),
     ] = "sum",
+    path: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="session, or pg: torch.distributed's backend grpc."),
+    ] = "session",
     schedule: Annotated[
         str, typer.Option(metavar="NAME", help="auto, ring, tree, direct or one-shot.")
     ] = "auto",
@@ -202,6 +211,7 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
         dtype=dtype,
         op=op,
         schedule=schedule,
+        path=path,
         lab=lab,
         rate=rate,
         delay=delay,

@@ -157,6 +157,12 @@ def in_processes(crew: Crew, daemons: Cluster, request: pytest.FixtureRequest) -
 
 
 @pytest.fixture
+def in_groups(crew: Crew, daemons: Cluster, request: pytest.FixtureRequest) -> InProcesses:
+    """in_processes with the backend "grpc": function(group, *arguments), and no session."""
+    return partial(crew.run, daemons.addresses, request.path, backend="grpc")
+
+
+@pytest.fixture
 def processes_over(
     crew: Crew, request: pytest.FixtureRequest
 ) -> Callable[[Sequence[str]], InProcesses]:
@@ -191,6 +197,7 @@ class Crew:
         *arguments: object,
         environments: Sequence[Mapping[str, str]] | None = None,
         patience: float = PATIENCE_SECONDS,
+        backend: str = "gloo",
     ) -> list[Any]:
         """What the function returns on each rank: plain values, no tensors.
 
@@ -207,6 +214,7 @@ class Crew:
                 "daemon": address,
                 "environment": dict(environments[rank]) if environments else {},
                 "call": (str(path), function.__name__, arguments),
+                "backend": backend,
             }
             self._members[rank][1].send(order)
         return self._collect(len(seats), patience)

@@ -1,6 +1,6 @@
 """One rank process of the crew (see conftest): calls functions of test files, on order.
 
-Each call gets a process group over gloo and a session, both of which end with it.
+Each call gets a process group over gloo and a session, or a group over grpc; they end with it.
 """
 
 from __future__ import annotations
@@ -41,22 +41,24 @@ def serve(orders: Connection) -> None:
         orders.send(outcome)
 
 
-def carry_out(
+def carry_out(  # noqa: PLR0913 - the fields of an order
     *,
     place: tuple[int, int],
     store: tuple[int, str],
     daemon: str,
     environment: dict[str, str],
     call: tuple[str, str, tuple[Any, ...]],
+    backend: str,
 ) -> object:
     """Call a file's function as rank `place[0]` of `place[1]`, with a session and arguments."""
     before = dict(os.environ)
+    os.environ.update({"GRADWIRE_DAEMON": daemon} if backend == "grpc" else {})
     os.environ.update(environment)
     (rank, world_size), (port, name) = place, store
     patience = timedelta(seconds=PATIENCE_SECONDS)
     meeting = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=patience)
     dist.init_process_group(
-        "gloo",
+        backend,
         store=dist.PrefixStore(name, meeting),
         rank=rank,
         world_size=world_size,
@@ -64,12 +66,15 @@ def carry_out(
     )
     path, function, arguments = call
     try:
+        if backend == "grpc":
+            return getattr(load(path), function)(dist.group.WORLD, *arguments)
         with gradwire.connect(
             daemon=daemon, timeout=PATIENCE_SECONDS, connect_timeout=PATIENCE_SECONDS
         ) as session:
             return getattr(load(path), function)(session, *arguments)
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
         os.environ.clear()
         os.environ.update(before)
         gc.collect()

@@ -91,6 +91,7 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(wheel: Path) -> None
     version = metadata.version("gradwire")
     assert {name.split("/")[0] for name in names} == {
         *PACKAGES,
+        "gradwire_backend.py",
         f"gradwire-{version}.dist-info",
     }
     for package in PACKAGES:

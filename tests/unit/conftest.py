@@ -70,7 +70,7 @@ class Node:
         self.order(rank, sequence, reducing(tensor, [tuple(tensor.shape)], op, weight))
 
     def order(self, rank: int, sequence: int, order: Order) -> None:
-        result: Result[torch.Tensor] = Result(lambda _: None)
+        result: Result[torch.Tensor] = Result(lambda *_: None)
         self.chains[rank].put(Collective(sequence, order, result))
 
     def advance(self, rank: int) -> bool:

@@ -117,3 +117,12 @@ def test_each_daemon_has_cores_of_its_own_as_long_as_there_are_enough(
     count: int, cores: list[tuple[int, ...]]
 ) -> None:
     assert [cores_of(node, count, (0, 1, 4)) for node in range(4)] == cores
+
+
+def test_a_process_group_is_measured_with_more_than_all_reduces() -> None:
+    flags = PlanFlags(path="pg", op="all-gather", sizes="4KiB", ranks_per_node="4")
+    assert make_plan(flags).path == "pg"
+    with pytest.raises(PlanError, match="broadcast goes with --path pg"):
+        make_plan(PlanFlags(op="broadcast"))
+    with pytest.raises(PlanError, match="multiples of 3 elements"):
+        make_plan(PlanFlags(path="pg", op="broadcast", ranks_per_node="3"))

@@ -45,7 +45,7 @@ def test_busbw_is_algbw_times_2_ranks_less_one_over_ranks(ranks: int, factor: fl
 def test_the_json_has_the_keys_that_were_promised() -> None:
     assert row(2, 2).to_dict().keys() == {
         *("size_bytes", "nodes", "ranks_per_node", "schedule", "wire", "path", "transport"),
-        *("dtype", "seconds", "algbw_bytes_per_second", "busbw_bytes_per_second"),
+        *("dtype", "op", "via", "seconds", "algbw_bytes_per_second", "busbw_bytes_per_second"),
         *("gloo_seconds", "speedup_vs_gloo", "daemon_cpu_seconds_per_gigabyte"),
         *("p50_seconds", "p99_seconds", "gloo_p50_seconds", "gloo_p99_seconds"),
         *("rate_bits_per_second", "delay_seconds", "mtu_bytes", "interfaces"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Node
+    from conftest import Node  # type: ignore[import-not-found]  # pytest finds it
 
 SLOTS = 3
 """Of every node here; see conftest."""

@@ -11,7 +11,7 @@ import torch
 from gradwire._order import gathering, scattering
 
 if TYPE_CHECKING:
-    from conftest import Node
+    from conftest import Node  # type: ignore[import-not-found]  # pytest finds it
 
 CHUNK_BYTES = 64 * 1024
 """Of every node here; see conftest."""

@@ -17,7 +17,7 @@ ONE = torch.ones(1)
 
 def future() -> Result[torch.Tensor]:
     """One whose caller need not listen: it is settled by the test."""
-    return Result(lambda _: None)
+    return Result(lambda *_: None)
 
 
 def refuse() -> torch.Tensor:
@@ -41,7 +41,7 @@ def test_who_waits_hears_of_an_error(
 
 
 def test_who_waits_listens_for_results_meanwhile() -> None:
-    result: Result[torch.Tensor] = Result(lambda waited: waited.settle(lambda: ONE))
+    result: Result[torch.Tensor] = Result(lambda waited, _: waited.settle(lambda: ONE))
     assert result.wait() is ONE
 
 

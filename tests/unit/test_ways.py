@@ -33,7 +33,7 @@ class Line:
         self._at_end: list[Callable[[Exception, bool], None]] = []
 
     def submit(self, order: Order) -> Result[torch.Tensor]:
-        result: Result[torch.Tensor] = Result(lambda _: None)
+        result: Result[torch.Tensor] = Result(lambda *_: None)
         self.bring(order, result)
         return result
 
@@ -52,7 +52,7 @@ class Line:
     def call_mover(self) -> None:
         pass
 
-    def work_until(self, future: Outcome) -> None:
+    def work_until(self, future: Outcome, _deadline: float) -> None:
         assert future.done()
 
     def settle(self, error: Exception | None = None) -> None:

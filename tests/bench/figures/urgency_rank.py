@@ -109,7 +109,8 @@ def main() -> None:
 def _measure(order: Order, loop: _Layers | _Ddp) -> dict[str, object]:
     for urgent in (False, True):
         _time(loop, WARM_UP_STEPS, urgent=urgent)
-    alike, urgently = [], []
+    alike: list[float] = []
+    urgently: list[float] = []
     for number in range(order.rounds):
         # Who goes first goes second the next time.
         for urgent in (False, True) if number % 2 else (True, False):
