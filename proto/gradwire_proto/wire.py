@@ -10,8 +10,10 @@ Wire format: https://protobuf.dev/programming-guides/encoding/
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, TypeVar
 
+from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 if TYPE_CHECKING:
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
 
 PAYLOAD_FIELD = 15
 
+CHECKSUM_FIELD = 14
+
 _PAYLOAD_TAG = PAYLOAD_FIELD << 3 | 2
+_CHECKSUM = struct.Struct("<BI")
+_CHECKSUM_TAG = CHECKSUM_FIELD << 3 | 5
 _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 5: 4}
 _LONGEST_SHIFT = 63
@@ -33,6 +39,24 @@ def join(message: Message, payload: memoryview) -> bytes:
     if not payload.nbytes:
         return head
     return b"".join((head, bytes((_PAYLOAD_TAG,)), _varint(payload.nbytes), payload))
+
+
+def seal(message: Message, payload: memoryview) -> bytes:
+    """As join, with a checksum in front of all of it."""
+    head = message.SerializeToString()
+    if payload.nbytes:
+        head = b"".join((head, bytes((_PAYLOAD_TAG,)), _varint(payload.nbytes)))
+    checksum = crc32c(payload, crc32c(head))
+    return b"".join((_CHECKSUM.pack(_CHECKSUM_TAG, checksum), head, payload))
+
+
+def is_whole(data: bytes) -> bool:
+    """The message was sealed, and is as it was then."""
+    if len(data) < _CHECKSUM.size:
+        return False
+    tag, checksum = _CHECKSUM.unpack_from(data)
+    found: int = crc32c(memoryview(data)[_CHECKSUM.size :])
+    return bool(tag == _CHECKSUM_TAG and checksum == found)
 
 
 def split(data: bytes, into: type[M]) -> tuple[M, memoryview]:

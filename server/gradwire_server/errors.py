@@ -4,6 +4,7 @@ GradwireServerError
 +- SettingsError       the operator's: a flag, a variable or the file
 +- StartError          the machine's: a port or path is taken, memory is short
 +- RefusedError        the caller's: this rank can't have this seat
++- CorruptedError      the network's: bytes changed on the way; its link is lost
 +- ReductionError      a collective failed; becomes a Failure message
    +- MismatchError    the ranks brought different things
    +- LostError        a rank or a daemon is gone
@@ -33,6 +34,10 @@ class StartError(GradwireServerError):
 
 class RefusedError(GradwireServerError):
     """A rank asked for something it can't have; the job is unharmed."""
+
+
+class CorruptedError(GradwireServerError):
+    """A frame is not what it was when it was sent."""
 
 
 class ReductionError(GradwireServerError):

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import psutil
 import pytest
+from crc32c import crc32c
 
-from gradwire_proto import PROTOCOL
+from gradwire_proto import PROTOCOL, wire
 from gradwire_proto.addresses import split_address
 from gradwire_proto.v1 import peer_pb2
 from gradwire_proto.v1 import tensor_pb2 as pb
@@ -69,7 +70,12 @@ async def greet(call: Call) -> bytes:
 
 
 def frame(payload: bytes = b"", **kind: Any) -> bytes:  # noqa: ANN401 - a message or its fields
-    return peer_pb2.Frame(payload=payload, **kind).SerializeToString()
+    return wire.seal(peer_pb2.Frame(**kind), memoryview(payload))
+
+
+def sealed(data: bytes) -> bytes:
+    """Whatever it is, with the checksum that it ought to have."""
+    return bytes([14 << 3 | 5]) + crc32c(data).to_bytes(4, "little") + data
 
 
 async def refusal(call: Call) -> str:
@@ -120,11 +126,11 @@ def test_a_node_that_is_linked_is_not_replaced_by_another() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        pytest.param(b"\xff\xff\xff", id="no protobuf"),
-        pytest.param(b"\x12\x05ab", id="cut short"),
-        pytest.param(b"\x7a\xff\xff\xff\x7f", id="a payload longer than the message"),
-        pytest.param(b"", id="empty"),
-        pytest.param(hello(), id="hello again"),
+        pytest.param(sealed(b"\xff\xff\xff"), id="no protobuf"),
+        pytest.param(sealed(b"\x12\x05ab"), id="cut short"),
+        pytest.param(sealed(b"\x7a\xff\xff\xff\x7f"), id="a payload longer than the message"),
+        pytest.param(sealed(b""), id="empty"),
+        pytest.param(sealed(hello()), id="hello again"),
         pytest.param(frame(b"of nothing"), id="no kind"),
         pytest.param(frame(b"x", share={"number": 1, "size": 1 << 40}), id="endless share"),
         pytest.param(frame(b"x", share={"size": 1}), id="share without a number"),
@@ -146,6 +152,43 @@ def test_a_peer_that_breaks_the_rules_is_lost(said: bytes) -> None:
             assert node == 0
             assert reason.startswith("it broke the rules: ")
             assert inbox.messages == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.case("M29")
+@pytest.mark.parametrize("at", [0, 1, 4, 5, 6, 9, 12, -1, -500])
+def test_a_frame_with_one_bit_changed_is_never_taken_for_what_it_says(at: int) -> None:
+    spec = Spec(pb.OP_SUM, pb.DTYPE_INT8, 1000, 0).write()
+    share = peer_pb2.Share(sequence=7, chunk=3, spec=spec, number=1, size=1000)
+    damaged = bytearray(frame(b"y" * 1000, share=share))
+    damaged[at] ^= 0x10
+
+    async def main() -> None:
+        async with one_node() as (links, call):
+            await greet(call)
+            await call.write(bytes(damaged))
+            inbox = links.inboxes[1]
+            await inbox.until(lambda: bool(inbox.losses))
+            ((node, reason),) = inbox.losses
+            assert node == 0
+            assert reason.startswith("data was damaged on the way from it: ")
+            assert reason.endswith("came with another checksum than it left with")
+            assert inbox.messages == []
+            if at in {-1, -500}:
+                assert "a share of what seems round 7, chunk 3, 1" in reason
+
+    asyncio.run(main())
+
+
+def test_a_frame_without_a_checksum_is_refused() -> None:
+    async def main() -> None:
+        async with one_node() as (links, call):
+            await greet(call)
+            await call.write(peer_pb2.Frame(goodbye={}).SerializeToString())
+            inbox = links.inboxes[1]
+            await inbox.until(lambda: bool(inbox.losses))
+            assert "a goodbye, 2 bytes, came with another checksum" in inbox.losses[0][1]
 
     asyncio.run(main())
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from gradwire_proto import wire
 from gradwire_proto.v1 import peer_pb2 as pb
-from gradwire_server.errors import ProtocolError
+from gradwire_server.errors import CorruptedError, ProtocolError
 from gradwire_server.round import Key, Spec
 from gradwire_server.transport.assembly import Opening, Piece, Skip
 from gradwire_server.transport.base import Abort, Left, Part
@@ -97,12 +97,31 @@ def posted(note: aggregator_pb2.Note) -> pb.Frame:
 
 
 def decode(data: bytes) -> Heard:
-    """What a frame says, its payload a view. Raises ValueError or ProtocolError."""
+    """What a frame says, its payload a view.
+
+    Raises CorruptedError where it is not as it was sent, ValueError or ProtocolError where it
+    makes no sense.
+    """
+    if not wire.is_whole(data):
+        raise CorruptedError(
+            f"{_name(data)}, {len(data)} bytes, came with another checksum than it left with"
+        )
     frame, payload = wire.split(data, pb.Frame)
     kind = frame.WhichOneof("kind")
     if kind is None or kind not in _READERS:
         raise ProtocolError(f"expected a share, note, abort, left or goodbye, got {kind}")
     return _READERS[kind](frame, payload)
+
+
+def _name(data: bytes) -> str:
+    """What a damaged frame seems to be."""
+    try:
+        frame, _ = wire.split(data, pb.Frame)
+    except ValueError:
+        return "a frame"
+    if frame.WhichOneof("kind") != "share":
+        return f"a {frame.WhichOneof('kind') or 'frame'}"
+    return f"a share of what seems round {frame.share.sequence}, chunk {frame.share.chunk}"
 
 
 def _opening(frame: pb.Frame, payload: memoryview) -> Opening:

@@ -110,7 +110,7 @@ class Lane:
 
     async def _put(self, sending: Sending, head: pb.Frame, payload: memoryview) -> None:
         # Joining is the copy: whatever happens to the buffer from now on, the frame is whole.
-        frame = wire.join(head, payload)
+        frame = wire.seal(head, payload)
         sending.uncopied -= 1
         self._count(len(frame))
         await self._write(frame)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 import grpc
 
 from gradwire_proto.dtypes import WIDEST_BYTES
-from gradwire_server.errors import ProtocolError
+from gradwire_server.errors import CorruptedError, ProtocolError
 from gradwire_server.transport import frames
 from gradwire_server.transport.assembly import Assembler, Opening, Piece, Skip
 from gradwire_server.transport.base import Abort, Left, Part
@@ -220,6 +220,8 @@ class Link:
                 self._hear(heard)
         except BROKEN as error:
             return f"{_NO_GOODBYE} ({words(error)})"
+        except CorruptedError as error:
+            return f"data was damaged on the way from it: {error}"
         except (ValueError, ProtocolError) as error:
             return f"it broke the rules: {error}"
         return _NO_GOODBYE
