@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gradwire import _embedded
 from gradwire._chain import Chain
 from gradwire._channel import Daemon, Doorbell
-from gradwire._errors import ConnectError
+from gradwire._errors import AggregationError, ConnectError
 from gradwire._mail import Mail
 from gradwire._pipeline import Carrier, Pipeline
 from gradwire._rendezvous import Meeting, Picture, find_store
@@ -193,18 +193,22 @@ class _Table:
             carrier = _open_carrier(daemon, seat, self._picture, patience)
             unless_seated.pop_all()
 
-        if worker == 0:
-            _embedded.sit_down(daemon.address)
+        _embedded.sit_down(daemon.address)
+
+        def ended(_: AggregationError, leaving: bool) -> None:
+            _embedded.get_up(daemon.address)
+            if not leaving:
+                daemon.close()
 
         def leave() -> None:
-            if worker == 0:
-                _embedded.get_up(daemon.address)
             daemon.leave(seat.seat)
             daemon.close()
 
         page = page_bytes(seat.chunk_bytes)
         mail = Mail(self._rank, self._world_size, page, lambda: daemon.post(seat.seat))
-        return Way(Pipeline(carrier, self._settings.timeout), mail, leave, carrier.path)
+        pipeline = Pipeline(carrier, self._settings.timeout)
+        pipeline.attend(ended)
+        return Way(pipeline, mail, leave, carrier.path)
 
     def _request(self, worker: int, *, urgent: bool) -> pb.JoinRequest:
         settings = self._settings

@@ -32,6 +32,8 @@ _addresses: dict[tuple[int, str], str] = {}
 _seats: Counter[str] = Counter()
 """This process's seats at each daemon, by address."""
 
+_counting = threading.Lock()
+
 
 def in_use(key: str) -> str | None:
     """Address of the embedded daemon at which this process has a seat: it goes on meanwhile."""
@@ -47,12 +49,14 @@ def remember(key: str, address: str) -> str:
 
 def sit_down(address: str) -> None:
     """This process has a seat more."""
-    _seats[address] += 1
+    with _counting:
+        _seats[address] += 1
 
 
 def get_up(address: str) -> None:
-    """This process has a seat less, or is about to."""
-    _seats[address] -= 1
+    """This process has a seat less, or is about to, however that comes."""
+    with _counting:
+        _seats[address] -= 1
 
 
 def node_key(node: str | None) -> str:

@@ -265,7 +265,8 @@ class Pipeline:
             and self._working.acquire(blocking=False)
         ):
             try:
-                if not future.done() and not self._work():
+                # Looked at again: who ended it had to be let to work, too.
+                if self.over is None and not future.done() and not self._work():
                     self._carrier.wait(WAIT_SECONDS)
             finally:
                 self._working.release()

@@ -133,12 +133,16 @@ class Ways:
                     way.mail.attend(way.pipeline.end)
                     way.pipeline.attend(partial(_end_mail, way.mail))
                     way.pipeline.attend(self._ended)
+                with self._lock:
+                    if self.over is not None:
+                        # While the seats were taken. Raised anew: each has its own way up.
+                        raise type(self.over)(str(self.over))
+                    self._ways[urgent] = opened
             except BaseException:
                 error = LostError("the session did not get all its seats")
                 for way in opened:
                     way.pipeline.end(error, way.leave)
                 raise
-            self._ways[urgent] = opened
             return opened
 
     def _ended(self, error: AggregationError, leaving: bool) -> None:

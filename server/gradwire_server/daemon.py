@@ -82,12 +82,12 @@ def run(settings: Settings) -> int:
     keep_memory()
     # What is loaded by now stays: the collections at the end of each job need not look at it.
     gc.freeze()
-    with forked(settings) as (own, fleet):
-        try:
+    try:
+        with forked(settings) as (own, fleet):
             return uvloop.run(_serve(own, fleet))
-        except StartError as error:
-            log.error("%s", error)
-            return 1
+    except StartError as error:
+        log.error("%s", error)
+        return 1
 
 
 async def _serve(settings: Settings, fleet: Fleet) -> int:
@@ -106,6 +106,7 @@ async def _serve(settings: Settings, fleet: Fleet) -> int:
         fleet.report(Report(identity.socket, identity.addresses, identity.metrics))
         log.info("ready: %s", ", ".join(parts))
         await stop.wait()
+        fleet.unwatch()
         log.info("stopping")
     return 1 if fleet.broken else 0
 
@@ -133,7 +134,7 @@ async def _running(
         removed = shared_memory.remove_orphans(settings.shm_dir)
         if removed:
             log.info("removed %d arenas that no process uses any more", removed)
-        identity.workers = fleet.await_reports()
+        identity.workers = await asyncio.to_thread(fleet.await_reports)
         pages = [worker.metrics for worker in identity.workers]
         identity.metrics = stack.enter_context(
             metrics_page.serving(settings.metrics_listen, metrics, pages)

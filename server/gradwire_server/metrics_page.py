@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http
 import http.client
 import logging
 from typing import TYPE_CHECKING
@@ -82,7 +83,11 @@ def _fetch(address: str) -> str:
         connection = http.client.HTTPConnection(*split_address(address), timeout=FETCH_SECONDS)
         with contextlib.closing(connection):
             connection.request("GET", "/metrics")
-            return connection.getresponse().read().decode()
-    except OSError as error:
-        log.warning("no metrics from the worker at %s: %s", address, error)
-        return ""
+            answer = connection.getresponse()
+            if answer.status == http.HTTPStatus.OK:
+                return answer.read().decode()
+            trouble = f"it answers {answer.status}"
+    except (OSError, http.client.HTTPException) as error:
+        trouble = repr(error)
+    log.warning("no metrics from the worker at %s: %s", address, trouble)
+    return ""

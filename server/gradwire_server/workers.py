@@ -101,6 +101,11 @@ class Fleet:
         for number, end in enumerate(self._ends, start=1):
             loop.add_reader(end, ended, number, end)
 
+    def unwatch(self) -> None:
+        """Whatever ends from now on was meant to: signals may reach all processes at once."""
+        for end in self._ends:
+            asyncio.get_running_loop().remove_reader(end)
+
     def stop(self) -> None:
         """End the workers, in good order where they still can."""
         for pid in self._pids:
@@ -123,22 +128,34 @@ def forked(settings: Settings) -> Iterator[tuple[Settings, Fleet]]:
     Before any thread and any event loop. When the block ends, the first process ends its
     workers.
     """
-    fleet = Fleet()
-    for number in range(1, settings.workers):
-        pipe, tell = os.pipe()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            os.close(pipe)
-            _die_with(parent)
-            yield settings_of(settings, number), Fleet(tell)
-            return
-        os.close(tell)
-        fleet.add(pid, pipe)
+    fleet, parent = Fleet(), os.getpid()
     try:
+        for number in range(1, settings.workers):
+            if (tell := _fork(fleet, number)) >= 0:
+                _die_with(parent)
+                yield settings_of(settings, number), Fleet(tell)
+                return
         yield settings, fleet
     finally:
-        fleet.stop()
+        if os.getpid() == parent:
+            fleet.stop()
+
+
+def _fork(fleet: Fleet, number: int) -> int:
+    """In the worker, where it is to say that it serves; negative in the first process."""
+    pipe, tell = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(pipe)
+        os.close(tell)
+        raise StartError(f"can't start worker {number}: {error.strerror}") from error
+    if pid == 0:
+        os.close(pipe)
+        return tell
+    os.close(tell)
+    fleet.add(pid, pipe)
+    return -1
 
 
 def settings_of(settings: Settings, number: int) -> Settings:

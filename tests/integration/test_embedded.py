@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+import torch
 import torch.distributed as dist
 
+import gradwire
 from gradwire_ops.children import Child, stop
 
 if TYPE_CHECKING:
@@ -144,3 +146,36 @@ def test_embedded_daemons_end_though_their_job_never_formed(folders: list[Path])
     finally:
         for daemon in filter(is_alive, daemons):
             os.kill(daemon, signal.SIGTERM)
+
+
+def train_on(session: gradwire.Session) -> None:
+    """For five seconds, or until it fails: the ranks of one node add without the daemon."""
+    end = time.monotonic() + 5.0
+    while time.monotonic() < end:
+        session.all_reduce(torch.ones(1)).wait()
+
+
+def test_a_process_whose_embedded_daemon_died_gets_another(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, memory = folders
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(temporary))
+    monkeypatch.setenv("GRADWIRE_SHM_DIR", str(memory))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("GRADWIRE_NODE", "of this test")
+    store = dist.HashStore()
+    daemons = []
+    for _ in range(2):
+        session = gradwire.connect(store=store, rank=0, world_size=1, connect_timeout=20.0)
+        session.all_reduce(torch.ones(1)).wait()
+        daemons.append(session.daemon)
+        (daemon,) = [
+            child
+            for child in psutil.Process().children()
+            if "gradwire_server" in " ".join(child.cmdline())
+        ]
+        daemon.kill()
+        with pytest.raises(gradwire.LostError):
+            train_on(session)
+        session.close()
+    assert len(set(daemons)) == 2

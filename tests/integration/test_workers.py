@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
+import grpc
 import psutil
 import pytest
 import torch
@@ -154,6 +155,20 @@ def test_workers_die_with_their_daemon_however_that_ends(doomed: Cluster) -> Non
     (worker,) = psutil.Process(doomed.daemons[0].pid).children()
     os.kill(doomed.daemons[0].pid, signal.SIGKILL)
     assert psutil.wait_procs([worker], timeout=10.0)[1] == []
+
+
+def test_a_signal_to_all_processes_at_once_is_no_loss(doomed: Cluster) -> None:
+    """As Ctrl-C sends it, and whoever stops a service by its processes."""
+    daemon = doomed.daemons[0]
+    with grpc.insecure_channel(doomed.addresses[0]) as channel:
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        assert next(watch(b"", timeout=60.0))
+        os.killpg(os.getpgid(daemon.pid), signal.SIGTERM)
+        deadline = time.monotonic() + 10.0
+        while daemon.exit_code is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert daemon.exit_code == 0
+    assert "is gone" not in daemon.last_words(50)
 
 
 def test_one_metrics_page_has_all_workers(pairs: Cluster, threads_over: ThreadsOver) -> None:

@@ -179,3 +179,21 @@ def test_where_one_seat_is_refused_none_is_kept() -> None:
     with pytest.raises(ConnectError, match="no seat"):
         Ways(2, join)
     assert lines[0].over is not None
+
+
+def test_seats_that_were_taken_while_the_session_ended_are_given_up() -> None:
+    lines: list[Line] = []
+
+    def join(_worker: int, urgent: bool) -> Way:
+        if urgent:
+            both.end(LostError("closed meanwhile"))
+        line: Any = Line()
+        lines.append(line)
+        mail: Any = NoMail()
+        return Way(line, mail, lambda: None, "stream")
+
+    both = Ways(1, join)
+    with pytest.raises(LostError, match="closed meanwhile"):
+        both.submit(mean(3), urgent=True)
+    assert all(line.over is not None for line in lines)
+    assert len(lines) == 2
