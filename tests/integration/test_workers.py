@@ -161,7 +161,7 @@ def test_a_signal_to_all_processes_at_once_is_no_loss(doomed: Cluster) -> None:
     """As Ctrl-C sends it, and whoever stops a service by its processes."""
     daemon = doomed.daemons[0]
     with grpc.insecure_channel(doomed.addresses[0]) as channel:
-        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
         assert next(watch(b"", timeout=60.0))
         os.killpg(os.getpgid(daemon.pid), signal.SIGTERM)
         deadline = time.monotonic() + 10.0
