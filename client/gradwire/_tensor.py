@@ -57,10 +57,17 @@ def unflatten(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         if target.is_complex():
             flat = torch.view_as_complex(flat.view(*target.shape, 2))
         target.copy_(flat.view(target.shape))
-    elif not tensor.is_inference():
-        # Written to as bytes, which autograd has not seen: it must not take it for what it was.
-        torch.autograd.graph.increment_version(tensor)
+    else:
+        mark_written(tensor)
     return tensor
+
+
+def mark_written(tensor: torch.Tensor) -> None:
+    """It is written to as bytes, which autograd does not see: it must not take it for what it
+    was.
+    """
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:

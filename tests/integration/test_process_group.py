@@ -116,6 +116,40 @@ def test_reduce_scatter_and_reduce_leave_the_inputs_alone(
     in_groups(layout, scattered)
 
 
+def scattered_at_once(group: dist.ProcessGroup) -> None:
+    rank, size = group.rank(), group.size()
+    source = torch.arange(size * 50_000.0)
+    kept, share = source.clone(), source.numel() // size
+    mine = kept[rank * share :][:share]
+    outputs = [torch.empty(share), torch.empty(share).to(torch.float64), torch.empty(2 * share)]
+    targets = [outputs[0], outputs[1], outputs[2][::2]]
+    works = [dist.reduce_scatter_single(each, source, async_op=True) for each in targets]
+    for work, target in zip(works, targets, strict=True):
+        assert work is not None
+        work.wait()
+        same(target, (size * mine).to(target.dtype))
+    same(source, kept)
+    # Where the output lies in the input, in its place or in another.
+    for first in (rank * share, (rank + 1) % size * share):
+        shared = kept.clone()
+        dist.reduce_scatter_single(shared[first : first + share], shared)
+        same(shared[first : first + share], size * mine)
+        shared[first : first + share] = kept[first : first + share]
+        same(shared, kept)
+    with pytest.raises(gradwire.MismatchError):
+        dist.reduce_scatter_single(
+            torch.empty(share + rank), torch.cat([source, torch.ones(size * rank)])
+        )
+    same(source, kept)
+
+
+@layouts
+def test_one_input_may_be_scattered_twice_at_once_and_into_itself(
+    in_groups: InGroups, layout: list[int]
+) -> None:
+    in_groups(layout, scattered_at_once)
+
+
 # -- what brings together
 
 
