@@ -10,6 +10,7 @@ from gradwire import _sparse, _wishes
 from gradwire._group import Group, known_as, one, one_list, routed
 from gradwire._order import overlap
 from gradwire._row import Row, spread
+from gradwire._tensor import check_op
 from gradwire._work import Task
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Reducing(Group):
         tensor = one(tensors, "all_reduce")
         wishes = _read(opts, keywords)
         if tensor.layout != torch.strided:
-            task = _sparse.all_reduce(self._session, tensor, wishes)
+            task = _sparse.all_reduce(self._session, tensor, wishes, self._wait_for)
             return self._begin(task, wishes.seconds)
         return self._all_reduce([tensor], wishes)
 
@@ -164,7 +165,13 @@ def _read(opts: object, keywords: dict[str, object]) -> Wishes:
 
 
 def _scaled(tensors: list[torch.Tensor], wishes: Wishes, *, own: bool) -> Row:
-    """The tensors in a row, multiplied with what the caller wishes."""
+    """The tensors in a row, multiplied with what the caller wishes.
+
+    Raises TypeError for an operation that complex numbers don't have: in the row, their parts
+    would pass for numbers.
+    """
+    for tensor in tensors:
+        check_op(wishes.op, tensor.dtype)
     row = Row(tensors, own=own or wishes.factor is not None).fill_all()
     if wishes.factor is not None:
         row.flat.mul_(wishes.factor)

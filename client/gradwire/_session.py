@@ -219,10 +219,12 @@ class Session:
         """Have a thread of this session do the work at once: who waits won't do it."""
         self._ways.call_movers()
 
-    def close(self) -> None:
-        """Leave the job; what is not complete fails on this rank. May be repeated."""
+    def close(self, reason: str = "this session was closed") -> None:
+        """Leave the job; what is not complete fails on this rank, with this reason. May be
+        repeated.
+        """
         atexit.unregister(self._exit)
-        self._ways.end(LostError("this session was closed"))
+        self._ways.end(LostError(reason))
 
     def _exit(self) -> None:
         self.close()

@@ -139,8 +139,7 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
     if op not in OPS:
         raise ValueError(f"expected op to be one of {', '.join(OPS)}, got {op!r}")
     check_layout(tensor)
-    if tensor.is_complex() and op not in _COMPLEX_OPS:
-        raise TypeError(f"op {op} has no meaning for {tensor.dtype}; expected sum or mean")
+    check_op(op, tensor.dtype)
     real = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
     if _name(real) not in BY_NAME:
         raise TypeError(
@@ -157,6 +156,12 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
         raise ValueError(
             f"a weight needs op mean and a floating-point tensor, got {op} of {real}"
         )
+
+
+def check_op(op: str, dtype: torch.dtype) -> None:
+    """Raises TypeError for an operation that complex numbers don't have."""
+    if dtype.is_complex and op not in _COMPLEX_OPS:
+        raise TypeError(f"op {op} has no meaning for {dtype}; expected sum or mean")
 
 
 def check_layout(tensor: torch.Tensor) -> None:
