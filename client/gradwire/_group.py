@@ -75,7 +75,7 @@ class Group:
             deadline=math.inf if seconds == math.inf else deadline,
             watch=None if second else self._deadlines,
             hurry=self._session.hurry,
-            give_up=self._session.close,
+            give_up=self._session.give_up,
         )
 
     def _end(self) -> None:

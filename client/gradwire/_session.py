@@ -219,12 +219,16 @@ class Session:
         """Have a thread of this session do the work at once: who waits won't do it."""
         self._ways.call_movers()
 
-    def close(self, reason: str = "this session was closed") -> None:
-        """Leave the job; what is not complete fails on this rank, with this reason. May be
-        repeated.
+    def give_up(self, reason: str) -> None:
+        """End the session without a goodbye: the others lose this rank at once, whatever they
+        are at. What is not complete fails with this reason, and is not written to any more.
         """
+        self._ways.mail.break_off(LostError(reason))
+
+    def close(self) -> None:
+        """Leave the job; what is not complete fails on this rank. May be repeated."""
         atexit.unregister(self._exit)
-        self._ways.end(LostError(reason))
+        self._ways.end(LostError("this session was closed"))
 
     def _exit(self) -> None:
         self.close()

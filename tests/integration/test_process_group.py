@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -83,15 +82,16 @@ def coalesced(group: dist.ProcessGroup) -> list[list[float]]:
     return [each.flatten().tolist() for each in (one, two, *outputs, *shares)]
 
 
-def broken_off(group: dist.ProcessGroup) -> int:
-    with (
-        pytest.raises(ZeroDivisionError),
-        dist._coalescing_manager(  # noqa: SLF001 - as above
-            group=group, device=torch.device("cpu")
-        ),
-    ):
+def break_off(group: dist.ProcessGroup) -> None:
+    device = torch.device("cpu")
+    with dist._coalescing_manager(group=group, device=device):  # noqa: SLF001 - as above
         group.barrier()
         raise ZeroDivisionError
+
+
+def broken_off(group: dist.ProcessGroup) -> int:
+    with pytest.raises(ZeroDivisionError):
+        break_off(group)
     for _ in range(100):
         group.allreduce([torch.ones(1)]).wait()
     coalesced: Any = group
@@ -295,13 +295,13 @@ def test_works_can_be_waited_for_asked_and_chained_to(in_groups: InGroups) -> No
 def refused(group: dist.ProcessGroup) -> None:
     imaginary = torch.full((4,), 1j).view(2, 2).t()
     for op in (ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX):
-        for call in (
-            lambda op=op: group.allreduce([imaginary], op),
-            lambda op=op: group.reduce([imaginary[0]], op=op, root=0),
-            lambda op=op: group.reduce_scatter([imaginary[0]], [[*imaginary]], op=op),
-        ):
-            with pytest.raises(TypeError, match="has no meaning for torch.complex64"):
-                call()
+        match = pytest.raises(TypeError, match=r"has no meaning for torch\.complex64")
+        with match:
+            group.allreduce_coalesced([imaginary], op)
+        with match:
+            group.reduce(imaginary[0], root=0, op=op)
+        with match:
+            group.reduce_scatter(imaginary[0], [*imaginary], op=op)
     with pytest.raises(NotImplementedError, match="split_group"):
         group.split_group([0, 1])
     with pytest.raises(NotImplementedError, match=r"layout torch\.sparse_csr"):
