@@ -98,11 +98,12 @@ def limited(group: dist.ProcessGroup) -> list[str]:
     texts = []
     if group.rank() == 0:
         long, short, part = timedelta(seconds=60), timedelta(seconds=1), torch.ones(1)
-        for call in (
+        calls: list[Callable[[], dist.Work]] = [
             lambda: pair.gather([part, part.clone()], part, root=0, timeout=long),
             lambda: pair.barrier(timeout=long),
             lambda: sparse.allreduce([torch.eye(3).to_sparse()], timeout=short),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(gradwire.RoundTimeoutError) as caught:
                 call().wait()
             texts.append(str(caught.value))
