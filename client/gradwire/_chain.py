@@ -59,6 +59,8 @@ class _Work:
     plan: _Plan
     address: int
     """Of its elements; the collective keeps them there."""
+    target: int
+    """Where the result's first element would go: what is taken goes as far behind it."""
     added: int = 0
     taken: int = 0
     failed: bool = False
@@ -113,7 +115,9 @@ class Chain:
         sequence = collective.sequence
         order = collective.order
         plan, address = self._plan(order.described), order.flat.data_ptr()
-        self._queue.append(_Work(collective, sequence, plan, address))
+        row, first = order.target
+        target = row.data_ptr() - first * row.itemsize
+        self._queue.append(_Work(collective, sequence, plan, address, target))
         self._control.submitted(self._rank, sequence + 1)
         if sequence >= self._control.limit:
             self._ring(pb.Ring(beyond=sequence))
@@ -354,7 +358,7 @@ class Chain:
             first, end = overlap(extent, part)
             if first < end:
                 source = slot + (first - extent[0]) * size
-                memmove(work.address + first * size, source, (end - first) * size)
+                memmove(work.target + first * size, source, (end - first) * size)
 
 
 def _essence(spec: tensor_pb2.Spec) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Tags of ours are below zero, where users have none: minus the number of the coll
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +36,7 @@ class Exchanging(Group):
         """One tensor to one rank."""
         tensor = one(tensors, "send")
         part = self._send(tensor, to, tag, None)
-        return self._begin(Task(f"send to rank {to}", [part], [tensor]), None)
+        return self._begin(Task(f"send to rank {to}", [part], [tensor], timed=True), None)
 
     @routed
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
@@ -57,14 +58,16 @@ class Exchanging(Group):
         tag = self._next_tag()
         if self._session.rank != wishes.root:
             part = self._send(source, wishes.root, tag, wishes.seconds)
-            return self._begin(Task("gather", [part]), wishes.seconds)
+            return self._begin(Task("gather", [part], timed=True), wishes.seconds)
         targets = one_list(outputs, "gather")
         row = Row(targets)
         row.put(self._session.rank, source)
         parts = [
             self._receive(row.part(rank), rank, tag, wishes.seconds) for rank in self._others()
         ]
-        return self._begin(Task("gather", parts, targets, row.deliver), wishes.seconds)
+        return self._begin(
+            Task("gather", parts, targets, row.deliver, timed=True), wishes.seconds
+        )
 
     @routed
     def scatter(
@@ -77,13 +80,15 @@ class Exchanging(Group):
         if self._session.rank != wishes.root:
             row = Row([output])
             part = self._receive(row.flat, wishes.root, tag, wishes.seconds)
-            return self._begin(Task("scatter", [part], [output], row.deliver), wishes.seconds)
+            return self._begin(
+                Task("scatter", [part], [output], row.deliver, timed=True), wishes.seconds
+            )
         sources = one_list(inputs, "scatter")
         parts = [
             self._send(sources[rank], rank, tag, wishes.seconds) for rank in self._others()
         ]
         _copy(output, sources[wishes.root])
-        return self._begin(Task("scatter", parts, [output]), wishes.seconds)
+        return self._begin(Task("scatter", parts, [output], timed=True), wishes.seconds)
 
     @routed
     def alltoall(
@@ -112,16 +117,16 @@ class Exchanging(Group):
         targets = self._parts(output, output_splits)
         sources = self._parts(source, input_splits)
         task = self._all_to_all(targets, sources, seconds)
-        return self._begin(Task(task.name, task.parts, [output], task.finish), seconds)
+        return self._begin(replace(task, outputs=[output]), seconds)
 
     # The name of the same in torch before 2.13, which calls it by this, too.
     alltoall_base = known_as("alltoall_base", all_to_all_single)
 
     def barrier(self, opts: object = None, timeout: timedelta | None = None) -> Work:
         """Done once every rank has come to it."""
-        token = torch.zeros(1, dtype=torch.int32)
+        seconds, token = _wishes.seconds(opts, timeout), torch.zeros(1, dtype=torch.int32)
         part = self._session.all_reduce(token, "sum")
-        return self._begin(Task("barrier", [part]), _wishes.seconds(opts, timeout))
+        return self._begin(Task("barrier", [part]), seconds)
 
     def monitored_barrier(
         self,
@@ -151,10 +156,11 @@ class Exchanging(Group):
         row = Row([tensor])
         part = self._receive(row.flat, source, tag, None)
         name = "recv from any rank" if source is None else f"recv from rank {source}"
-        return self._begin(Task(name, [part], [tensor], row.deliver), None)
+        task = Task(name, [part], [tensor], row.deliver, timed=True, received=True)
+        return self._begin(task, None)
 
     def _letter_seconds(self, own: float | None) -> float:
-        return self._seconds if own is None else own
+        return self._limit(own)[0]
 
     # -- many
 
@@ -183,7 +189,7 @@ class Exchanging(Group):
             for other in self._others():
                 rows[other].deliver()
 
-        return Task("all_to_all", parts, outputs, finish)
+        return Task("all_to_all", parts, outputs, finish, timed=True)
 
     def _parts(self, tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
         if splits:

@@ -40,8 +40,9 @@ class Gathering(Group):
     ) -> Work:
         """A list of tensors, one a rank, of any sizes."""
         source = one(inputs, "all_gather")
+        seconds = _wishes.seconds(opts, keywords.get("timeout"))
         task = self._gather(one_list(outputs, "all_gather"), source)
-        return self._begin(task, _wishes.seconds(opts, keywords.get("timeout")))
+        return self._begin(task, seconds)
 
     @routed
     def all_gather_single(
@@ -52,20 +53,21 @@ class Gathering(Group):
         **keywords: object,
     ) -> Work:
         """A tensor with one part a rank, all equal."""
-        task = self._gather_single(output, source)
-        return self._begin(task, _wishes.seconds(opts, keywords.get("timeout")))
+        seconds = _wishes.seconds(opts, keywords.get("timeout"))
+        return self._begin(self._gather_single(output, source), seconds)
 
     @routed
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
     ) -> Work:
         """Several of all_gather_single at once."""
+        seconds = _wishes.seconds(opts)
         tasks = [
             self._gather_single(output, source)
             for output, source in zip(outputs, inputs, strict=True)
         ]
         task = together("all_gather", tasks, outputs)
-        return self._begin(task, _wishes.seconds(opts))
+        return self._begin(task, seconds)
 
     @routed
     def allgather_coalesced(
@@ -75,13 +77,14 @@ class Gathering(Group):
         opts: object = None,
     ) -> Work:
         """Several of allgather at once; output_lists has one list a rank."""
+        seconds = _wishes.seconds(opts)
         tasks = [
             self._gather([each[index] for each in output_lists], source)
             for index, source in enumerate(inputs)
         ]
         outputs = [tensor for each in output_lists for tensor in each]
         task = together("all_gather", tasks, outputs)
-        return self._begin(task, _wishes.seconds(opts))
+        return self._begin(task, seconds)
 
     # The names of the same in torch before 2.13, which calls them by these, too.
     _allgather_base = known_as("_allgather_base", all_gather_single)

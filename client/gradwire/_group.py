@@ -43,23 +43,39 @@ class Group:
 
     def _begin(self, task: Task, wishes_seconds: float | None) -> Work:
         """The work object of a collective that the session was told of."""
-        work = Work(task, self._patience(wishes_seconds))
+        work = Work(task, self._patience(wishes_seconds, timed=task.timed))
         if self._coalesced is not None:
+            # An exception in the block leaves it open. What comes after is waited for as ever,
+            # and must not stay here.
+            self._coalesced = [each for each in self._coalesced if not each.claimed]
             self._coalesced.append(work)
         return work
 
-    def _patience(self, own: float | None) -> Patience:
-        seconds = self._seconds if own is None else own
-        by_daemon = seconds >= self._session_seconds
-        if by_daemon:
-            seconds = self._session_seconds
-        deadline = time.monotonic() + seconds + (DAEMON_GRACE_SECONDS if by_daemon else 0.0)
+    def _wait_for(self, task: Task, own: float | None) -> None:
+        """Wait for a part of a call, no longer than the call may take."""
+        Work(task, self._patience(own, timed=task.timed)).wait()
+
+    def _limit(self, own: float | None) -> tuple[float, str]:
+        """How many seconds a call may take, and whose timeout that is: "call" or "group"."""
+        if own is None:
+            return self._seconds, "group"
+        # The daemons were told the group's.
+        return (
+            (own, "call") if own <= self._session_seconds else (self._session_seconds, "group")
+        )
+
+    def _patience(self, own: float | None, *, timed: bool) -> Patience:
+        seconds, whose = self._limit(own)
+        # Somebody else goes first, who knows more.
+        second = timed or seconds >= self._session_seconds
+        deadline = time.monotonic() + seconds + (DAEMON_GRACE_SECONDS if second else 0.0)
         return Patience(
             seconds=seconds,
-            whose="group" if own is None else "call",
+            whose=whose,
             deadline=math.inf if seconds == math.inf else deadline,
-            watch=None if by_daemon else self._deadlines,
+            watch=None if second else self._deadlines,
             hurry=self._session.hurry,
+            give_up=self._session.give_up,
         )
 
     def _end(self) -> None:

@@ -74,6 +74,10 @@ class Mail:
         """Call this, which calls `end`, where the line breaks."""
         self._broken = broken
 
+    def break_off(self, error: AggregationError) -> None:
+        """As where the line breaks."""
+        self._broken(error)
+
     def send(self, data: memoryview, target: int, tag: int, seconds: float) -> Result[None]:
         """A letter; the future is done once it was taken, and raises what went wrong."""
         result: Result[None] = Result(_nothing)

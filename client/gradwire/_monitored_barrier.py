@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from gradwire._errors import AggregationError, RoundTimeoutError
+from gradwire._errors import RoundTimeoutError
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -30,7 +30,8 @@ def monitored_barrier(
     Returns when every rank has called it. Rank 0's error names the first rank that is missing,
     or, with wait_all_ranks, all of them. `timeout` is the group's if it is not given.
 
-    Raises RoundTimeoutError, and TypeError for a group of another backend.
+    Raises RoundTimeoutError; LostError where a rank has left, or the group is over; and
+    TypeError for a group of another backend.
     """
     chosen: Any = dist.group.WORLD if group is None else group
     if chosen is dist.GroupMember.NON_GROUP_MEMBER:
@@ -50,7 +51,7 @@ class Barrier:
         self._deadline = time.monotonic() + seconds
 
     def pass_through(self, *, name_all: bool) -> None:
-        """Return when all ranks are there. Raises RoundTimeoutError."""
+        """Return when all ranks are there. Raises RoundTimeoutError or LostError."""
         if self._session.rank == 0:
             self._lead(name_all=name_all)
         else:
@@ -73,7 +74,7 @@ class Barrier:
         for rank, call in calls.items():
             try:
                 call.wait()
-            except AggregationError as error:
+            except RoundTimeoutError as error:
                 missing.append(str(rank))
                 if not name_all:
                     raise self._failed(missing) from error
@@ -95,7 +96,7 @@ class Barrier:
         try:
             self._send(0).wait()
             answer.wait()
-        except AggregationError as error:
+        except RoundTimeoutError as error:
             raise RoundTimeoutError(
                 f"Rank {self._session.rank} successfully reached monitoredBarrier, but received"
                 " errors while waiting for send/recv from rank 0. Please check rank 0 logs for"

@@ -44,6 +44,10 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):  # type:
 
     All ranks must call the same collectives in the same order, from one thread at a time; they
     may wait in any order, and from any thread.
+
+    A collective that does not come to its end within the group's timeout fails, and the group
+    goes on. One that is given up before, because the call or set_timeout says so, ends the
+    group on this rank, as with gloo and nccl: the others may still complete it.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -51,6 +55,8 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):  # type:
         dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]
         self._store = store
         seconds = timeout.total_seconds()
+        # First, since it may raise: a seat would be kept.
+        routes = Routes(self, store, timeout)
         session = connect(
             store=_this_life(store, rank),
             rank=rank,
@@ -58,7 +64,7 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):  # type:
             timeout=seconds,
             connect_timeout=max(seconds, LEAST_CONNECT_SECONDS),
         )
-        Group.__init__(self, session, seconds, Routes(self, store, timeout))
+        Group.__init__(self, session, seconds, routes)
         self._name = self._desc = ""
 
     # -- what it is called
@@ -112,6 +118,8 @@ class ProcessGroup(Reducing, Gathering, Exchanging, dist.ProcessGroup):  # type:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """What later collectives may take, at most what the group was made with.
+
+        One that takes longer than a shortened timeout ends the group on this rank.
 
         Raises ValueError for more: the daemons were told that time.
         """

@@ -8,13 +8,16 @@ import torch
 
 from gradwire import _sparse, _wishes
 from gradwire._group import Group, known_as, one, one_list, routed
+from gradwire._order import overlap
 from gradwire._row import Row, spread
+from gradwire._tensor import check_op
 from gradwire._work import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gradwire._group import Lists, Tensors
+    from gradwire._order import Range
     from gradwire._wishes import Wishes
     from gradwire._work import Work
 
@@ -28,7 +31,7 @@ class Reducing(Group):
         tensor = one(tensors, "all_reduce")
         wishes = _read(opts, keywords)
         if tensor.layout != torch.strided:
-            task = _sparse.all_reduce(self._session, tensor, wishes)
+            task = _sparse.all_reduce(self._session, tensor, wishes, self._wait_for)
             return self._begin(task, wishes.seconds)
         return self._all_reduce([tensor], wishes)
 
@@ -120,19 +123,24 @@ class Reducing(Group):
     def _scatter(
         self, output: torch.Tensor, whole: Row, takes: tuple[int, int], wishes: Wishes
     ) -> Task:
-        part = whole.flat[takes[0] : takes[1]]
-        # The result comes to where this rank's input is, which the caller may want to keep.
-        borrowed = not whole.is_copy and part.data_ptr() != output.data_ptr()
-        kept = part.clone() if borrowed else None
-
-        def finish() -> None:
-            if part.data_ptr() != output.data_ptr():
-                spread(part, output)
-            if kept is not None:
-                part.copy_(kept)
-
-        future = self._session.reduce_scatter(whole.flat, takes, wishes.op)
+        place, finish = _place(output, whole.flat, takes)
+        future = self._session.reduce_scatter(whole.flat, takes, wishes.op, out=place)
         return Task("reduce_scatter", [future], [output], finish)
+
+
+def _place(
+    output: torch.Tensor, source: torch.Tensor, takes: Range
+) -> tuple[torch.Tensor, Callable[[], None] | None]:
+    """Where the session is to write what becomes the output, and what brings it there."""
+    part = source[takes[0] : takes[1]]
+    row = Row([output])
+    shared = not row.is_copy and overlap(row.flat, source)
+    in_place = shared and row.flat.data_ptr() == part.data_ptr()
+    fits = row.flat.dtype == source.dtype and row.flat.numel() == part.numel()
+    if fits and (in_place or not shared):
+        return row.flat, row.deliver
+    copy = torch.empty_like(part)
+    return copy, lambda: spread(copy, output)
 
 
 def together(name: str, tasks: Sequence[Task], outputs: Sequence[Any]) -> Task:
@@ -157,7 +165,13 @@ def _read(opts: object, keywords: dict[str, object]) -> Wishes:
 
 
 def _scaled(tensors: list[torch.Tensor], wishes: Wishes, *, own: bool) -> Row:
-    """The tensors in a row, multiplied with what the caller wishes."""
+    """The tensors in a row, multiplied with what the caller wishes.
+
+    Raises TypeError for an operation that complex numbers don't have: in the row, their parts
+    would pass for numbers.
+    """
+    for tensor in tensors:
+        check_op(wishes.op, tensor.dtype)
     row = Row(tensors, own=own or wishes.factor is not None).fill_all()
     if wishes.factor is not None:
         row.flat.mul_(wishes.factor)

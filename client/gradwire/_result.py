@@ -43,7 +43,7 @@ class Result(torch.futures.Future[T]):
         devices: Sequence[torch.device] = (),
     ) -> None:
         super().__init__(devices=list(devices))
-        self._work = work
+        self._work: Callable[[Result[T], float], None] = work
         self._settling = threading.Lock()
         self._chained = False
         self._told = False
@@ -136,8 +136,14 @@ class Result(torch.futures.Future[T]):
             else:
                 self.set_result(result)
         finally:
+            # It knows who works, and who works often knows this: without it there is no cycle.
+            self._work = _nothing
             self._say_settled()
 
     def _say_settled(self) -> None:
         if self._settled is not None:
             self._settled.set()
+
+
+def _nothing(_: Result[Any], __: float) -> None:
+    """What is left to do for a result that is there."""

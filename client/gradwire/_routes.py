@@ -6,6 +6,7 @@ other backends that the string names. So they are made here.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,7 @@ class Routes:
         self._timeout = timeout
         self._names: dict[str, str] | None = None
         self._inner: ProcessGroup | None = None
+        self._making = threading.Lock()
         self.placeholder = _placeholder(group.rank(), group.size())
 
     def other(self, device: torch.device) -> ProcessGroup | None:
@@ -66,19 +68,21 @@ class Routes:
 
     def close(self) -> None:
         """Shut down what was made for other devices."""
-        if self._inner is not None:
-            self._inner.shutdown()
-            self._inner = None
+        with self._making:
+            inner, self._inner = self._inner, None
+        if inner is not None:
+            inner.shutdown()
 
     def _others(self) -> ProcessGroup:
-        if self._inner is None:
-            group = self._group
-            inner = ProcessGroup(self._store, group.rank(), group.size())
-            for device, name in self.names().items():
-                if name != NAME:
-                    self._add(inner, device, name)
-            self._inner = inner
-        return self._inner
+        with self._making:
+            if self._inner is None:
+                group = self._group
+                inner = ProcessGroup(self._store, group.rank(), group.size())
+                for device, name in self.names().items():
+                    if name != NAME:
+                        self._add(inner, device, name)
+                self._inner = inner
+            return self._inner
 
     def _add(self, inner: ProcessGroup, device: str, name: str) -> None:
         store = PrefixStore(f"{NAME}/{device}/", self._store)

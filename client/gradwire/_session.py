@@ -133,17 +133,22 @@ class Session:
         takes: tuple[int, int],
         op: str = "sum",
         weight: float | None = None,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.futures.Future[torch.Tensor]:
         """Reduce a flat, contiguous tensor; write back its elements [start, stop) only.
 
         Every rank brings all of its tensor, and takes what it likes: nothing, (0, 0), or what
-        others take, too. What it does not take it leaves as it was. Otherwise like all_reduce,
-        with which it gives the same bits.
+        others take, too. What it does not take it leaves as it was. With `out`, flat and
+        contiguous, what it takes is written there; the tensor stays as it was, whatever
+        happens, and is what the future holds. Until that is done, `out` must not be touched,
+        nor the tensor changed. Otherwise like all_reduce, with which it gives the same bits.
 
         Raises what all_reduce raises, and ValueError for a tensor that is not flat and
-        contiguous, or has no such elements.
+        contiguous, or has no such elements, and for an `out` of another size or dtype, or that
+        shares memory with other parts of the tensor.
         """
-        order = scattering(tensor, takes, op, 1.0 if weight is None else weight)
+        order = scattering(tensor, takes, op, 1.0 if weight is None else weight, out)
         return self._submit(order)
 
     def all_gather(
@@ -213,6 +218,12 @@ class Session:
     def hurry(self) -> None:
         """Have a thread of this session do the work at once: who waits won't do it."""
         self._ways.call_movers()
+
+    def give_up(self, reason: str) -> None:
+        """End the session without a goodbye: the others lose this rank at once, whatever they
+        are at. What is not complete fails with this reason, and is not written to any more.
+        """
+        self._ways.mail.break_off(LostError(reason))
 
     def close(self) -> None:
         """Leave the job; what is not complete fails on this rank. May be repeated."""

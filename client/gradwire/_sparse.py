@@ -9,14 +9,21 @@ import torch
 from gradwire._work import Task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gradwire._session import Session
     from gradwire._wishes import Wishes
 
 
-def all_reduce(session: Session, tensor: torch.Tensor, wishes: Wishes) -> Task:
-    """Sum a sparse COO tensor in place. Waits for the ranks' numbers of entries.
+def all_reduce(
+    session: Session,
+    tensor: torch.Tensor,
+    wishes: Wishes,
+    wait: Callable[[Task, float | None], None],
+) -> Task:
+    """Sum a sparse COO tensor in place. Waits for the ranks' numbers of entries, with `wait`.
 
-    Raises NotImplementedError for another layout, device or operation.
+    Raises what that raises, and NotImplementedError for another layout, device or operation.
     """
     if tensor.layout != torch.sparse_coo or tensor.device.type != "cpu":
         raise NotImplementedError(
@@ -28,7 +35,9 @@ def all_reduce(session: Session, tensor: torch.Tensor, wishes: Wishes) -> Task:
             f"all_reduce of a sparse tensor sums, and does no {wishes.op}: tensor.to_dense()"
         )
     mine = tensor.detach().coalesce()
-    counts = _counts(session, mine.indices().shape[1])
+    numbers, told = _count(session, mine.indices().shape[1])
+    wait(Task("all_reduce", [told]), wishes.seconds)
+    counts = [int(number) for number in numbers]
     indices = _gather(session, mine.indices().t(), counts)
     values = _gather(session, mine.values(), counts)
 
@@ -43,11 +52,13 @@ def all_reduce(session: Session, tensor: torch.Tensor, wishes: Wishes) -> Task:
     return Task("all_reduce", [indices[1], values[1]], [tensor], finish)
 
 
-def _counts(session: Session, entries: int) -> list[int]:
+def _count(
+    session: Session, entries: int
+) -> tuple[torch.Tensor, torch.futures.Future[torch.Tensor]]:
+    """The ranks' numbers of entries."""
     counts = torch.zeros(session.world_size, dtype=torch.int64)
     counts[session.rank] = entries
-    session.all_gather(counts, (session.rank, session.rank + 1)).wait()
-    return [int(count) for count in counts]
+    return counts, session.all_gather(counts, (session.rank, session.rank + 1))
 
 
 def _gather(

@@ -28,6 +28,9 @@ class _Work:
 
     collective: Collective
     data: Bytes
+    target: Bytes
+    first: int
+    """Where what is taken goes, and which byte of the result lies at its start."""
     cut: Cut
     itemsize: int
     request: pb.ReduceRequest
@@ -56,8 +59,10 @@ class _Work:
         result = np.frombuffer(payload, dtype=np.uint8)
         for part in self.collective.order.takes:
             first, end = overlap(extent, part)
-            at, until = (first - extent[0]) * size, (end - extent[0]) * size
-            self.data[first * size : end * size] = result[at:until]
+            if first < end:
+                place = slice(first * size - self.first, end * size - self.first)
+                at, until = (first - extent[0]) * size, (end - extent[0]) * size
+                self.target[place] = result[at:until]
 
 
 class Streaming:
@@ -85,10 +90,12 @@ class Streaming:
         """See Carrier."""
         order = collective.order
         spec = order.described.spec
-        data = order.flat.view(torch.uint8).numpy()
+        row, first = order.target
+        data, target = (each.view(torch.uint8).numpy() for each in (order.flat, row))
+        itemsize = DTYPES[spec.dtype].itemsize
         chunks = cut(spec.elements, sum_itemsize(spec.op, spec.dtype), self._chunk_bytes)
         request = pb.ReduceRequest(sequence=collective.sequence, spec=spec, weight=order.weight)
-        work = _Work(collective, data, chunks, DTYPES[spec.dtype].itemsize, request)
+        work = _Work(collective, data, target, first * itemsize, chunks, itemsize, request)
         self._open[collective.sequence] = work
         self._queue.append(work)
 

@@ -57,10 +57,17 @@ def unflatten(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         if target.is_complex():
             flat = torch.view_as_complex(flat.view(*target.shape, 2))
         target.copy_(flat.view(target.shape))
-    elif not tensor.is_inference():
-        # Written to as bytes, which autograd has not seen: it must not take it for what it was.
-        torch.autograd.graph.increment_version(tensor)
+    else:
+        mark_written(tensor)
     return tensor
+
+
+def mark_written(tensor: torch.Tensor) -> None:
+    """It is written to as bytes, which autograd does not see: it must not take it for what it
+    was.
+    """
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -132,8 +139,7 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
     if op not in OPS:
         raise ValueError(f"expected op to be one of {', '.join(OPS)}, got {op!r}")
     check_layout(tensor)
-    if tensor.is_complex() and op not in _COMPLEX_OPS:
-        raise TypeError(f"op {op} has no meaning for {tensor.dtype}; expected sum or mean")
+    check_op(op, tensor.dtype)
     real = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
     if _name(real) not in BY_NAME:
         raise TypeError(
@@ -150,6 +156,12 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
         raise ValueError(
             f"a weight needs op mean and a floating-point tensor, got {op} of {real}"
         )
+
+
+def check_op(op: str, dtype: torch.dtype) -> None:
+    """Raises TypeError for an operation that complex numbers don't have."""
+    if dtype.is_complex and op not in _COMPLEX_OPS:
+        raise TypeError(f"op {op} has no meaning for {dtype}; expected sum or mean")
 
 
 def check_layout(tensor: torch.Tensor) -> None:

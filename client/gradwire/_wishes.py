@@ -50,8 +50,13 @@ def read(
 
 
 def seconds(options: object = None, timeout: object = None) -> float | None:
-    """A call's own timeout, or None: c10d says so with one below zero."""
+    """A call's own timeout, or None: c10d says so with one below zero.
+
+    Raises ValueError for zero, in which nothing can be done.
+    """
     chosen = getattr(options, "timeout", None) if timeout is None else timeout
     if not isinstance(chosen, timedelta) or chosen < timedelta(0):
         return None
+    if not chosen:
+        raise ValueError("expected a timeout above 0 s, got 0 s")
     return chosen.total_seconds()

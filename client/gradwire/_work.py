@@ -36,6 +36,10 @@ class Task:
     """What the caller gets."""
     finish: Callable[[], None] | None = None
     """Brings the results to where the caller looks for them. Must be short, and not wait."""
+    timed: bool = False
+    """The parts keep the call's timeout by themselves, as letters do."""
+    received: bool = False
+    """The only part holds the rank that sent it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Patience:
     """Who ends it at its deadline; None where the daemon does."""
     hurry: Callable[[], None]
     """Have the session's thread do the work at once."""
+    give_up: Callable[[str], None]
+    """End the session, for this reason: nothing is written to any tensor after that."""
 
 
 @uncompiled
@@ -59,7 +65,11 @@ class Work(dist.Work):
 
     def __init__(self, task: Task, patience: Patience) -> None:
         super().__init__()
-        self._task = task
+        self._name = task.name
+        self._parts = task.parts
+        self._outputs = task.outputs
+        self._finish = task.finish
+        self._timed, self._received = task.timed, task.received
         self._patience = patience
         self._lock = threading.Lock()
         self._left = len(task.parts)
@@ -67,6 +77,8 @@ class Work(dist.Work):
         self._settled = threading.Event()
         self._error: Exception | None = None
         self._future: Result[Any] | None = None
+        self.claimed = False
+        """Somebody has waited for it, or holds its future."""
         for part in task.parts:
             if isinstance(part, Result):
                 part.observe(self._arrived)
@@ -81,6 +93,7 @@ class Work(dist.Work):
         Raises the collective's error, or RoundTimeoutError after this timeout, if one is given,
         or the collective's, whichever comes first.
         """
+        self.claimed = True
         deadline = self._patience.deadline
         if timeout > NO_TIMEOUT:
             deadline = min(deadline, time.monotonic() + timeout.total_seconds())
@@ -88,9 +101,11 @@ class Work(dist.Work):
         if not self._settled.is_set():
             if deadline == self._patience.deadline:
                 self.expire()
+                # Or it has ended a moment ago, and is being finished.
+                self._settled.wait()
             else:
                 raise RoundTimeoutError(
-                    f"{self._task.name}: waited {timeout.total_seconds():g} s, the timeout of"
+                    f"{self._name}: waited {timeout.total_seconds():g} s, the timeout of"
                     " this wait(); it goes on"
                 )
         if self._error is not None:
@@ -102,14 +117,22 @@ class Work(dist.Work):
         self.wait()
 
     def expire(self) -> None:
-        """The deadline has passed: fail, if there is no result yet."""
+        """The deadline has passed: fail, if there is no result yet.
+
+        That ends the group on this rank: the others might complete the collective, and it would
+        be written to a tensor that is the caller's again.
+        """
+        if not self._claim_end():
+            return
         patience = self._patience
-        self._end(
-            RoundTimeoutError(
-                f"{self._task.name}: no result within {patience.seconds:g} s, the timeout of"
-                f" this {patience.whose}; a rank did not come to it, or is late"
-            )
+        text = (
+            f"{self._name}: no result within {patience.seconds:g} s, the timeout of this"
+            f" {patience.whose}; a rank did not come to it, or is late"
         )
+        try:
+            patience.give_up(f"this group is over; {text}")
+        finally:
+            self._conclude(RoundTimeoutError(f"{text}. With this the group is over"))
 
     def is_completed(self) -> bool:
         """Whether there is a result, or an error."""
@@ -127,11 +150,13 @@ class Work(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         """The caller's tensors."""
-        return list(self._task.outputs)
+        return list(self._outputs)
 
     def source_rank(self) -> int:
-        """Who sent what was received."""
-        return int(self._task.parts[0].value())
+        """Who sent what was received. Raises RuntimeError for what is no recv, or not done."""
+        if not self._received:
+            raise RuntimeError(f"only a recv has a source_rank, and this is {self._name}")
+        return int(self._parts[0].value())
 
     _source_rank = source_rank
 
@@ -140,6 +165,7 @@ class Work(dist.Work):
 
         What is chained to it runs on a thread of its own, and may wait for other collectives.
         """
+        self.claimed = True
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -155,7 +181,7 @@ class Work(dist.Work):
         return future
 
     def _devices(self) -> list[torch.device]:
-        devices = {each.device for each in self._task.outputs if each.device.type != "cpu"}
+        devices = {each.device for each in self._outputs if each.device.type != "cpu"}
         return sorted(devices, key=str)
 
     def _work_for(self, _: Result[Any], deadline: float) -> None:
@@ -164,7 +190,7 @@ class Work(dist.Work):
             self.expire()
 
     def _work_until(self, deadline: float) -> None:
-        for part in self._task.parts:
+        for part in self._parts:
             if isinstance(part, Result) and not self._settled.is_set():
                 part.wait_until(deadline)
         left = deadline - time.monotonic()
@@ -179,15 +205,30 @@ class Work(dist.Work):
             self._end(error)
 
     def _end(self, error: Exception | None) -> None:
-        with self._lock:
-            if self._ended:
-                return
-            self._ended = True
-        if error is None and self._task.finish is not None:
+        if not self._claim_end():
+            return
+        if error is None and self._finish is not None:
             try:
-                self._task.finish()
+                self._finish()
             except Exception as unfinished:  # noqa: BLE001 - who waits must hear it
                 error = unfinished
+        if self._timed and isinstance(error, RoundTimeoutError):
+            patience = self._patience
+            error = RoundTimeoutError(
+                f"{self._name}: {error}; {patience.seconds:g} s is the timeout of this"
+                f" {patience.whose}"
+            )
+        self._conclude(error)
+
+    def _claim_end(self) -> bool:
+        """Whether it falls to the caller to end it."""
+        with self._lock:
+            ended, self._ended = self._ended, True
+            return not ended
+
+    def _conclude(self, error: Exception | None) -> None:
+        # It may hold tensors of its own, and of the user's.
+        self._finish = None
         with self._lock:
             self._error = error
             self._settled.set()
@@ -196,7 +237,7 @@ class Work(dist.Work):
             self._settle(future)
 
     def _settle(self, future: Result[Any]) -> None:
-        error, outputs = self._error, list(self._task.outputs)
+        error, outputs = self._error, list(self._outputs)
         future.settle(error if error is not None else lambda: outputs)
 
 

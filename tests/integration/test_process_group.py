@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -83,6 +82,28 @@ def coalesced(group: dist.ProcessGroup) -> list[list[float]]:
     return [each.flatten().tolist() for each in (one, two, *outputs, *shares)]
 
 
+def break_off(group: dist.ProcessGroup) -> None:
+    device = torch.device("cpu")
+    with dist._coalescing_manager(group=group, device=device):  # noqa: SLF001 - as above
+        group.barrier()
+        raise ZeroDivisionError
+
+
+def broken_off(group: dist.ProcessGroup) -> int:
+    with pytest.raises(ZeroDivisionError):
+        break_off(group)
+    for _ in range(100):
+        group.allreduce([torch.ones(1)]).wait()
+    coalesced: Any = group
+    return len(coalesced._coalesced)  # noqa: SLF001 - what is kept is not to be seen otherwise
+
+
+def test_a_block_that_is_broken_off_keeps_nothing_of_what_comes_after(
+    in_groups: InGroups,
+) -> None:
+    assert max(in_groups([2], broken_off)) <= 2
+
+
 @layouts
 def test_coalesced_collectives_give_what_single_ones_do(
     in_groups: InGroups, layout: list[int]
@@ -114,6 +135,40 @@ def test_reduce_scatter_and_reduce_leave_the_inputs_alone(
     in_groups: InGroups, layout: list[int]
 ) -> None:
     in_groups(layout, scattered)
+
+
+def scattered_at_once(group: dist.ProcessGroup) -> None:
+    rank, size = group.rank(), group.size()
+    source = torch.arange(size * 50_000.0)
+    kept, share = source.clone(), source.numel() // size
+    mine = kept[rank * share :][:share]
+    outputs = [torch.empty(share), torch.empty(share).to(torch.float64), torch.empty(2 * share)]
+    targets = [outputs[0], outputs[1], outputs[2][::2]]
+    works = [dist.reduce_scatter_single(each, source, async_op=True) for each in targets]
+    for work, target in zip(works, targets, strict=True):
+        assert work is not None
+        work.wait()
+        same(target, (size * mine).to(target.dtype))
+    same(source, kept)
+    # Where the output lies in the input, in its place or in another.
+    for first in (rank * share, (rank + 1) % size * share):
+        shared = kept.clone()
+        dist.reduce_scatter_single(shared[first : first + share], shared)
+        same(shared[first : first + share], size * mine)
+        shared[first : first + share] = kept[first : first + share]
+        same(shared, kept)
+    with pytest.raises(gradwire.MismatchError):
+        dist.reduce_scatter_single(
+            torch.empty(share + rank), torch.cat([source, torch.ones(size * rank)])
+        )
+    same(source, kept)
+
+
+@layouts
+def test_one_input_may_be_scattered_twice_at_once_and_into_itself(
+    in_groups: InGroups, layout: list[int]
+) -> None:
+    in_groups(layout, scattered_at_once)
 
 
 # -- what brings together
@@ -238,6 +293,15 @@ def test_works_can_be_waited_for_asked_and_chained_to(in_groups: InGroups) -> No
 
 
 def refused(group: dist.ProcessGroup) -> None:
+    imaginary = torch.full((4,), 1j).view(2, 2).t()
+    for op in (ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX):
+        match = pytest.raises(TypeError, match=r"has no meaning for torch\.complex64")
+        with match:
+            group.allreduce_coalesced([imaginary], op)
+        with match:
+            group.reduce(imaginary[0], root=0, op=op)
+        with match:
+            group.reduce_scatter(imaginary[0], [*imaginary], op=op)
     with pytest.raises(NotImplementedError, match="split_group"):
         group.split_group([0, 1])
     with pytest.raises(NotImplementedError, match=r"layout torch\.sparse_csr"):
@@ -308,78 +372,3 @@ def test_a_group_knows_its_name_and_what_it_is_for(in_groups: InGroups) -> None:
     for name, description in in_groups([2], named):
         assert name
         assert description == "halves"
-
-
-# -- timeouts
-
-
-def timed_out(group: dist.ProcessGroup) -> list[tuple[float, str]]:
-    errors: list[tuple[float, str]] = []
-    if group.rank() == 0:
-        for timeout in (timedelta(seconds=2), None):
-            if timeout is None:
-                group.set_timeout(timedelta(seconds=1))
-            begin = time.monotonic()
-            with pytest.raises(gradwire.RoundTimeoutError) as caught:
-                dist.barrier(timeout=timeout)
-            errors.append((time.monotonic() - begin, str(caught.value)))
-        begin = time.monotonic()
-        work = dist.all_reduce(torch.ones(2), async_op=True)
-        assert work is not None
-        future = work.get_future()
-        # As DDP waits: in C++, where nobody looks at the clock.
-        with pytest.raises(RuntimeError) as told:
-            torch.futures.Future.wait(future)
-        errors.append((time.monotonic() - begin, str(told.value)))
-    else:
-        time.sleep(6)
-    return errors
-
-
-@pytest.mark.case("R04")
-def test_timeouts_of_call_and_group_are_honoured_and_quoted(in_groups: InGroups) -> None:
-    (call, changed, future), _ = in_groups([2], timed_out)
-    assert call[0] == pytest.approx(2, abs=0.5)
-    assert "2 s, the timeout of this call" in call[1]
-    assert changed[0] == pytest.approx(1, abs=0.5)
-    assert "1 s, the timeout of this group" in changed[1]
-    assert future[0] == pytest.approx(1, abs=0.5)
-    assert "1 s, the timeout of this group" in future[1]
-
-
-def watched(group: dist.ProcessGroup) -> str:
-    rank = group.rank()
-    gradwire.monitored_barrier(timeout=timedelta(seconds=10))
-    gradwire.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=True)
-    if rank:
-        time.sleep(1)
-        return ""
-    with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier in 200 ms"):
-        gradwire.monitored_barrier(timeout=timedelta(seconds=0.2))
-    with pytest.raises(RuntimeError) as caught:
-        gradwire.monitored_barrier(timeout=timedelta(seconds=0.2), wait_all_ranks=True)
-    return str(caught.value)
-
-
-@layouts
-def test_a_monitored_barrier_names_the_missing_ranks(
-    in_groups: InGroups, layout: list[int]
-) -> None:
-    text = in_groups(layout, watched)[0]
-    assert text.startswith("Ranks 1, 2 failed to pass monitoredBarrier in 200 ms")
-
-
-def watched_pair(group: dist.ProcessGroup) -> None:
-    pair = dist.new_group([0, 1])
-    if group.rank() == 0:
-        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
-            gradwire.monitored_barrier(pair, timedelta(seconds=0.2))
-    elif group.rank() == 2:
-        gradwire.monitored_barrier(pair, timedelta(seconds=0.2))
-    dist.barrier()
-
-
-def test_a_monitored_barrier_of_some_ranks_is_no_matter_of_the_others(
-    in_groups: InGroups,
-) -> None:
-    in_groups([3], watched_pair)

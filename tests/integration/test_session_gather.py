@@ -156,8 +156,11 @@ def test_a_rank_gets_its_part_of_the_sum_and_keeps_the_rest(
         own = brought(session.rank, elements, dtype)
         expected = session.all_reduce(own.clone(), op=op).wait()
         expected[:start], expected[stop:] = own[:start], own[stop:]
+        kept, out = own.clone(), torch.empty(stop - start, dtype=dtype)
+        session.reduce_scatter(own, (start, stop), op=op, out=out).wait()
+        beside = torch.equal(own, kept) and torch.equal(out, expected[start:stop])
         result = session.reduce_scatter(own, (start, stop), op=op).wait()
-        return result is not own or not torch.equal(own, expected)
+        return result is not own or not torch.equal(own, expected) or not beside
 
     def work(session: Session) -> list[tuple[int, str]]:
         sizes = [0, 1, CHUNK_BYTES // 4, 3 * CHUNK_BYTES // 4 + 1]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gradwire._order import gathering, reducing, scattering
+from gradwire._tensor import unflatten
 from gradwire_proto.v1 import tensor_pb2 as pb
 
 
@@ -23,6 +24,38 @@ def test_a_scattered_tensor_is_brought_whole_and_taken_in_part(
     assert order.takes == (taken,)
     assert order.brings == (0, order.described.spec.elements)
     assert order.flat.data_ptr() == tensor.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_what_is_taken_may_go_elsewhere_and_each_part_knows_where(dtype: torch.dtype) -> None:
+    tensor, out = torch.ones(8, dtype=dtype), torch.zeros(5, dtype=dtype)
+    versions = tensor._version, out._version  # noqa: SLF001 - torch has no other door
+    order = scattering(tensor, (2, 7), "sum", 1.0, out)
+    numbers = 2 if dtype.is_complex else 1
+    whole, first = order.target
+    assert (whole.data_ptr(), first) == (out.data_ptr(), 2 * numbers)
+    for start, stop, taken in ((0, 1, (2, 2)), (0, 4, (2, 4)), (4, 8, (4, 7)), (7, 8, (7, 7))):
+        part = order.part(start * numbers, stop * numbers)
+        row, first = part.target
+        assert row.numel() == (taken[1] - taken[0]) * numbers
+        if row.numel():
+            assert part.takes == (tuple((each - start) * numbers for each in taken),)
+            assert first == part.takes[0][0]
+            assert row.data_ptr() == out[taken[0] - 2 :].data_ptr()
+    unflatten(order.flat, order.tensor)
+    now = tensor._version, out._version  # noqa: SLF001 - as above
+    assert now == (versions[0], versions[1] + 1)
+
+
+def test_an_out_that_does_not_fit_is_refused() -> None:
+    tensor = torch.ones(8)
+    for out in (torch.ones(3), torch.ones(2, dtype=torch.int32)):
+        with pytest.raises(ValueError, match=r"expected an out of 2 x torch.float32, got"):
+            scattering(tensor, (2, 4), "sum", 1.0, out)
+    with pytest.raises(ValueError, match="shares no memory"):
+        scattering(tensor, (2, 4), "sum", 1.0, tensor[3:5])
+    for own in (tensor[2:4], tensor[4:4]):
+        scattering(tensor, (2, 2 + own.numel()), "sum", 1.0, own)
 
 
 def test_a_scattered_tensor_is_not_taken_for_a_reduced_one() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,17 +18,27 @@ from gradwire._deadlines import Deadlines
 from gradwire._result import Result
 from gradwire._work import Patience, Task, Work, Works
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PATIENCE = 10.0
 ONE = torch.ones(1)
 
 
 def part() -> Result[Any]:
-    return Result(lambda *_: None)
+    return Result(nothing)
 
 
-def patience(seconds: float, watch: Deadlines | None = None) -> Patience:
+def nothing(*_: object) -> None: ...
+
+
+def patience(
+    seconds: float,
+    watch: Deadlines | None = None,
+    give_up: Callable[[str], None] = nothing,
+) -> Patience:
     deadline = time.monotonic() + seconds
-    return Patience(seconds, "call", deadline, watch, lambda: None)
+    return Patience(seconds, "call", deadline, watch, nothing, give_up)
 
 
 def test_a_work_ends_with_its_last_part_and_finishes_once() -> None:
@@ -83,6 +96,95 @@ def test_who_waits_for_the_future_in_native_code_hears_of_the_deadline() -> None
     work = Work(Task("gather", [part()]), patience(0.01, Deadlines()))
     with pytest.raises(RuntimeError, match=r"gather: no result within 0\.01 s"):
         torch.futures.Future.wait(work.get_future())
+
+
+def test_a_work_that_is_given_up_ends_the_session_first_and_has_one_error() -> None:
+    one = part()
+    given_up: list[str] = []
+
+    def give_up(reason: str) -> None:
+        given_up.append(reason)
+        assert not work.is_completed()
+        one.settle(LostError("closed"))
+
+    work = Work(Task("gather", [one]), patience(0.01, give_up=give_up))
+    for _ in range(2):
+        with pytest.raises(RoundTimeoutError, match="With this the group is over"):
+            work.wait()
+    assert len(given_up) == 1
+    assert given_up[0].startswith("this group is over; gather: no result within 0.01 s")
+
+
+def test_who_waits_beyond_the_deadline_waits_for_what_is_being_finished() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        begun.set()
+        go_on.wait(PATIENCE)
+        raise ValueError("no room")
+
+    one = part()
+    work = Work(Task("gather", [one], finish=fail), patience(0.01))
+    threading.Thread(target=one.settle, args=(nothing,), daemon=True).start()
+    assert begun.wait(PATIENCE)
+    threading.Timer(0.1, go_on.set).start()
+    with pytest.raises(ValueError, match="no room"):
+        work.wait()
+
+
+def test_letters_that_are_late_say_whose_timeout_it_was() -> None:
+    one = part()
+    work = Work(Task("gather", [one], timed=True), patience(PATIENCE))
+    one.settle(RoundTimeoutError("rank 0 waited 10 s"))
+    with pytest.raises(
+        RoundTimeoutError,
+        match=r"^gather: rank 0 waited 10 s; 10 s is the timeout of this call",
+    ):
+        work.wait()
+
+
+def test_only_what_is_received_has_a_source() -> None:
+    received = Result[Any](nothing)
+    work = Work(Task("recv from any rank", [received], received=True), patience(PATIENCE))
+    with pytest.raises(RuntimeError):
+        work.source_rank()
+    received.settle(lambda: 3)
+    assert work.source_rank() == 3
+    for parts in ([], [received]):
+        other = Work(Task("send to rank 1", parts), patience(PATIENCE))
+        with pytest.raises(
+            RuntimeError, match="only a recv has a source_rank, and this is send"
+        ):
+            other.source_rank()
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_work_that_has_ended_leaves_nothing_to_the_garbage_collector(
+    *, chained: bool
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        tensor, staged, one = torch.ones(1), torch.ones(1), part()
+        work = Work(
+            Task("gather", [one], [tensor], partial(nothing, staged)), patience(PATIENCE)
+        )
+        future = work.get_future()
+        if chained:
+            future = future.then(lambda done: done.value()[0].item())
+        one.settle(nothing)
+        future.wait()
+        gone = [weakref.ref(each) for each in (work, tensor)]
+        released = weakref.ref(staged)
+        del staged
+        assert released() is None
+        del work, future, tensor, one
+        deadline = time.monotonic() + PATIENCE
+        while any(each() is not None for each in gone) and time.monotonic() < deadline:
+            time.sleep(0.01)  # The thread that ran what was chained is still ending.
+        assert [each() for each in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_what_is_chained_to_a_works_future_may_wait_for_another() -> None:
