@@ -362,6 +362,21 @@ class Engine:
             log.error("a fault of this daemon's own", exc_info=error)
             self.fail(ProtocolError(f"the daemon made a mistake of its own: {error!r}"))
 
+    async def drain(self) -> None:
+        """All local ranks have left: let what they have brought come to its end.
+
+        The other nodes are told of what does not within a while, since they wait for it.
+        """
+        tasks = [execution.task for execution in self._running.values()]
+        waiting = [task for task in tasks if task is not None]
+        if waiting and self.group.failure is None:
+            await asyncio.wait(waiting, timeout=CLOSE_SECONDS)
+        for sequence in sorted({key.sequence for key in self._running}):
+            who = self.group.picture.describe(self.group.node)
+            self.fail_round(
+                sequence, LostError(f"round {sequence} can't complete: the ranks of {who} left")
+            )
+
     async def close(self) -> None:
         """End all rounds; returns when nothing of this engine runs any more."""
         self._metrics.before_scrape.discard(self.count)

@@ -272,6 +272,7 @@ class Jobs:
     async def _end(self, job: Job) -> None:
         generation = job.group.picture.generation
         await job.ended.wait()
+        await job.engine.drain()
         await job.close()
         del self._jobs[generation]
         # A job is a web of callbacks: its arena and its connections would stay until Python

@@ -208,3 +208,23 @@ def test_a_wire_that_does_not_exist_is_refused(alone: Connect) -> None:
 def test_times_must_be_above_zero(alone: Connect, name: str, seconds: float) -> None:
     with pytest.raises(gradwire.ConnectError, match=name):
         alone(**{name: seconds})
+
+
+@pytest.mark.parametrize("late_seconds", [0.0, 0.5])
+def test_a_rank_may_leave_before_what_it_has_brought_is_complete(
+    in_threads: InThreads, late_seconds: float
+) -> None:
+    """The others get their result: all that it takes is there."""
+
+    def work(session: Session) -> list[float]:
+        session.all_reduce(torch.ones(1), "sum").wait()
+        if session.rank == 0:
+            session.all_reduce(torch.ones(5), "sum")
+            time.sleep(0.2)
+            session.close()
+            return [2.0]
+        time.sleep(late_seconds)
+        result: list[float] = session.all_reduce(torch.ones(5), "sum").wait().unique().tolist()
+        return result
+
+    assert in_threads((1, 1), work, timeout=30.0) == [[2.0], [2.0]]
