@@ -20,6 +20,7 @@ ONE_NODE = "One node"
 LAB = "Nodes with links of their own"
 NODES = "More nodes, more links, unequal links"
 LOOPBACK = "Large tensors over loopback (P01)"
+GROUP = "As the backend of torch.distributed"
 CORES = "Daemons on so many cores each (P12)"
 WORKERS = "Daemons of several processes"
 TRAINING = "Training steps"
@@ -63,6 +64,12 @@ def _cores(count: int) -> Benchmark:
     return Benchmark(f"cores-{count}", CORES, title, flags, _BIG)
 
 
+def _group(op: str, *bars: Bar) -> Benchmark:
+    flags = f"--nodes 1 --ranks-per-node 4 --path pg --op {op}"
+    sizes = (64 * KIB, MIB, LARGE)
+    return Benchmark(f"group-{op}", GROUP, f"1 node x 4 ranks, {op}", flags, sizes, bars)
+
+
 def _workers(count: int) -> Benchmark:
     flags = f"--lab --nodes 2 --ranks-per-node 1 --rate none --workers {count}"
     title = f"2 nodes x 1 rank, no limit, {count} worker{'s' if count > 1 else ''}"
@@ -89,6 +96,10 @@ SETTINGS: tuple[Setting, ...] = (
         ),
     ),
     Program("copy", ONE_NODE, "a plain copy of the same bytes", "figures.controls", "copy"),
+    _group("sum"),
+    _group("all-gather", Bar(LARGE, "x gloo", 2)),
+    _group("reduce-scatter", Bar(LARGE, "x gloo", 2)),
+    _group("broadcast", Bar(LARGE, "x gloo", 2)),
     _lab("1gbit-2x2", (2, 2), "1gbit", 1.45, 0.96),
     _lab("1gbit-2x4", (2, 4), "1gbit", 1.65, 0.95),
     _lab("500mbit-4x2", (4, 2), "500mbit", 1.08, 0.94),

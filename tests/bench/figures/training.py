@@ -21,21 +21,27 @@ RATE = 10**9
 
 def main() -> int:
     """Build the nodes, train, print. 1 where it failed."""
-    parser = argparse.ArgumentParser(prog="figures.training", description=__doc__)
+    return run("figures.training", __doc__)
+
+
+def run(module: str, description: str | None) -> int:
+    """Train as the flags say; the ranks run the module of this name with `_rank` behind it."""
+    parser = argparse.ArgumentParser(prog=module, description=description)
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--layer-ms", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     order = {
-        "layers": 3 if arguments.quick else LAYERS,
+        "layers": 4 if arguments.quick else LAYERS,
         "shape": SHAPE,
         "layer_seconds": arguments.layer_ms / 1e3,
         "rounds": arguments.rounds,
     }
+    job = Job(f"{module}_rank", (json.dumps(order),), (1,) * arguments.nodes)
     try:
         with exit_on_terminate():
-            rows = _train(arguments.nodes, json.dumps(order))
+            rows = _train(arguments.nodes, job)
     except (ChildError, LabError) as error:
         print(f"the training failed: {error}", file=sys.stderr)
         return 1
@@ -43,8 +49,7 @@ def main() -> int:
     return 0
 
 
-def _train(nodes: int, order: str) -> list[dict[str, object]]:
-    job = Job("figures.training_rank", (order,), (1,) * nodes)
+def _train(nodes: int, job: Job) -> list[dict[str, object]]:
     with (
         lab(LabPlan(nodes, (RATE,) * nodes)) as net,
         cluster(nodes, places=net.places) as daemons,
