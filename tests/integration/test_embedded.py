@@ -172,7 +172,7 @@ def test_a_process_whose_embedded_daemon_died_gets_another(
         (daemon,) = [
             child
             for child in psutil.Process().children()
-            if "gradwire_server" in " ".join(child.cmdline())
+            if child.cmdline()[-2:] == ["-m", "gradwire_server"]
         ]
         daemon.kill()
         with pytest.raises(gradwire.LostError):
