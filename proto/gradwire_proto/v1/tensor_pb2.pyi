@@ -36,6 +36,11 @@ class Wire(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WIRE_UNSPECIFIED: _ClassVar[Wire]
     WIRE_EXACT: _ClassVar[Wire]
+    WIRE_BF16: _ClassVar[Wire]
+    WIRE_FP16: _ClassVar[Wire]
+    WIRE_INT8: _ClassVar[Wire]
+    WIRE_FP8: _ClassVar[Wire]
+    WIRE_TOPK: _ClassVar[Wire]
 DTYPE_UNSPECIFIED: Dtype
 DTYPE_FLOAT16: Dtype
 DTYPE_BFLOAT16: Dtype
@@ -59,19 +64,34 @@ OP_BXOR: Op
 OP_GATHER: Op
 WIRE_UNSPECIFIED: Wire
 WIRE_EXACT: Wire
+WIRE_BF16: Wire
+WIRE_FP16: Wire
+WIRE_INT8: Wire
+WIRE_FP8: Wire
+WIRE_TOPK: Wire
 
 class Spec(_message.Message):
-    __slots__ = ("op", "dtype", "elements", "shape_digest", "shapes", "wire")
+    __slots__ = ("op", "dtype", "elements", "shape_digest", "shapes", "wire", "ratio", "stochastic", "seed", "identity", "feedback")
     OP_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     SHAPE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SHAPES_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    RATIO_FIELD_NUMBER: _ClassVar[int]
+    STOCHASTIC_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    FEEDBACK_FIELD_NUMBER: _ClassVar[int]
     op: Op
     dtype: Dtype
     elements: int
     shape_digest: int
     shapes: str
     wire: Wire
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., elements: _Optional[int] = ..., shape_digest: _Optional[int] = ..., shapes: _Optional[str] = ..., wire: _Optional[_Union[Wire, str]] = ...) -> None: ...
+    ratio: float
+    stochastic: bool
+    seed: int
+    identity: int
+    feedback: bool
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., elements: _Optional[int] = ..., shape_digest: _Optional[int] = ..., shapes: _Optional[str] = ..., wire: _Optional[_Union[Wire, str]] = ..., ratio: _Optional[float] = ..., stochastic: _Optional[bool] = ..., seed: _Optional[int] = ..., identity: _Optional[int] = ..., feedback: _Optional[bool] = ...) -> None: ...

@@ -1,0 +1,25 @@
+"""The upper half of an fp32: its range, and 8 bits of precision."""
+
+from __future__ import annotations
+
+import torch
+
+from gradwire_server.codecs.base import ALIGNMENT
+
+
+class Bf16:
+    """See Codec. Rounds to the nearest, ties to even."""
+
+    def size(self, elements: int) -> int:
+        """See Codec."""
+        return -(-2 * elements // ALIGNMENT) * ALIGNMENT
+
+    def encode(self, values: torch.Tensor, data: torch.Tensor, seed: int) -> None:  # noqa: ARG002
+        """See Codec."""
+        written = data.view(torch.bfloat16)
+        written[: len(values)].copy_(values)
+        written[len(values) :].zero_()
+
+    def decode(self, data: torch.Tensor, values: torch.Tensor) -> None:
+        """See Codec."""
+        values.copy_(data.view(torch.bfloat16)[: len(values)])
