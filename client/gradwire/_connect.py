@@ -15,6 +15,7 @@ from gradwire._chain import Chain
 from gradwire._channel import Daemon, Doorbell
 from gradwire._errors import AggregationError, ConnectError
 from gradwire._mail import Mail
+from gradwire._names import Names
 from gradwire._pipeline import Carrier, Pipeline
 from gradwire._rendezvous import Meeting, Picture, find_store
 from gradwire._session import Place, Session
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch.distributed import Store
+    from torch.nn import Module
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     world_size: int | None = None,
     wire: str = "exact",
     insecure: bool | None = None,
+    model: Module | None = None,
 ) -> Session:
     """Take this process's seat in its job; every rank must call it. Returns when all are there.
 
@@ -65,10 +68,11 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     Times are in seconds. `timeout` (60): how long a collective waits for a rank. `warn_after`
     (a quarter of it): when the daemon names the missing ranks. `connect_timeout` (30): how long
     this call waits for ranks and daemons. `insecure`: an embedded daemon may listen to other
-    hosts though nobody is authenticated.
+    hosts though nobody is authenticated. `model`: what errors name parameters of; see
+    Session.watch.
 
     Raises ConnectError: no daemon, ranks that did not come, or a refusal; the text says what to
-    do.
+    do. TypeError for a model that is none.
     """
     settings = load(
         timeout=timeout,
@@ -79,6 +83,9 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     )
     if wire != "exact":
         raise ConnectError(f"expected wire='exact', the only one of this release, got {wire!r}")
+    names = Names()
+    if model is not None:
+        names.watch(model)
     store, rank, world_size = find_store(store, rank, world_size)
     meeting = Meeting(store, rank, world_size, settings.connect_timeout)
     with contextlib.ExitStack() as unless_seated:
@@ -87,7 +94,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
             described = found.describe(settings.connect_timeout, wait=True)
         picture = meeting.agree(described)
         daemons = _reach(address, described)
-        session = _Table(daemons, picture, rank, world_size, settings).session()
+        session = _Table(daemons, picture, rank, world_size, settings).session(names)
         unless_seated.pop_all()
     return session
 
@@ -168,7 +175,7 @@ class _Table:
         self._world_size = world_size
         self._settings = settings
 
-    def session(self) -> Session:
+    def session(self, names: Names) -> Session:
         """Take a seat at every worker."""
         ways = Ways(len(self._picture.workers), self._sit_down)
         place = Place(
@@ -180,7 +187,7 @@ class _Table:
             daemon=self._daemons[0],
             timeout=self._settings.timeout,
         )
-        return Session(place, ways)
+        return Session(place, ways, names)
 
     def _sit_down(self, worker: int, urgent: bool) -> Way:
         patience = self._settings.connect_timeout

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from gradwire._collective import SessionStats
+    from gradwire._names import Names
     from gradwire._order import Order
     from gradwire._result import Result
     from gradwire._tensor import Shape
@@ -49,9 +50,10 @@ class Session:
     also closed when the process ends.
     """
 
-    def __init__(self, place: Place, ways: Ways) -> None:
+    def __init__(self, place: Place, ways: Ways, names: Names) -> None:
         self._place = place
         self._ways = ways
+        self._names = names
         atexit.register(self._exit)
 
     @property
@@ -93,6 +95,17 @@ class Session:
     def stats(self) -> SessionStats:
         """Counts since the session began."""
         return self._ways.stats
+
+    def watch(self, model: torch.nn.Module) -> None:
+        """Learn what the model's parameters are called, with or without DDP around it.
+
+        Errors and warnings then name them. Raises TypeError for what is no module.
+        """
+        self._names.watch(model)
+
+    def name_of(self, parameter: torch.Tensor) -> str | None:
+        """What a parameter is called in a model that is watched; None in no such model."""
+        return self._names.of(parameter)
 
     def all_reduce(
         self,
