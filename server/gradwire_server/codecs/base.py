@@ -19,7 +19,7 @@ SEGMENT_ELEMENTS = 65536
 and no more than 16 bits can count."""
 
 ALIGNMENT = 8
-"""The bytes of a segment are a multiple of it, so that its numbers can be read where they lie."""
+"""A segment's bytes are a multiple of it, so that its numbers can be read where they lie."""
 
 
 class Codec(Protocol):

@@ -14,7 +14,7 @@ class Bf16:
         """See Codec."""
         return -(-2 * elements // ALIGNMENT) * ALIGNMENT
 
-    def encode(self, values: torch.Tensor, data: torch.Tensor, seed: int) -> None:  # noqa: ARG002
+    def encode(self, values: torch.Tensor, data: torch.Tensor, seed: int) -> None:
         """See Codec."""
         written = data.view(torch.bfloat16)
         written[: len(values)].copy_(values)
