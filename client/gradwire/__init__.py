@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gradwire._hook import allreduce_hook
     from gradwire._monitored_barrier import monitored_barrier
     from gradwire._session import Session
+    from gradwire._wire import Wire
+    from gradwire._wires import Parameter
 
 __all__ = [
     "AggregationError",
@@ -34,9 +36,11 @@ __all__ = [
     "GradwireError",
     "LostError",
     "MismatchError",
+    "Parameter",
     "RoundTimeoutError",
     "Session",
     "SessionStats",
+    "Wire",
     "allreduce_hook",
     "connect",
     "monitored_barrier",
@@ -48,6 +52,8 @@ _HOMES = {
     "monitored_barrier": "_monitored_barrier",
     "Session": "_session",
     "SessionStats": "_collective",
+    "Wire": "_wire",
+    "Parameter": "_wires",
 }
 
 

@@ -361,5 +361,7 @@ class Chain:
                 memmove(work.target + first * size, source, (end - first) * size)
 
 
-def _essence(spec: tensor_pb2.Spec) -> tuple[int, ...]:
-    return spec.op, spec.dtype, spec.elements, spec.shape_digest, spec.wire
+def _essence(spec: tensor_pb2.Spec) -> tuple[float, ...]:
+    tensor = spec.op, spec.dtype, spec.elements, spec.shape_digest
+    wire = spec.wire, spec.ratio, spec.stochastic, spec.seed, spec.identity, spec.feedback
+    return tensor + wire

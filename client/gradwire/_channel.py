@@ -97,6 +97,20 @@ class Daemon:
         except grpc.RpcError:
             return
 
+    def read_residuals(self, seat: str) -> list[pb.Residual]:
+        """What lossy wires have lost at this node. Raises LostError where it can't be had."""
+        try:
+            return list(self._stub.ReadResiduals(pb.ReadResidualsRequest(seat=seat)))
+        except grpc.RpcError as error:
+            raise LostError(f"the daemon at {self.address}: {_details(error)}") from error
+
+    def write_residuals(self, parts: Iterator[pb.Residual]) -> pb.WriteResidualsResponse:
+        """Have the daemon go on with these. Raises LostError where it does not."""
+        try:
+            return self._stub.WriteResiduals(parts)
+        except grpc.RpcError as error:
+            raise LostError(f"the daemon at {self.address}: {_details(error)}") from error
+
     def stream(self, seat: str) -> Stream:
         """The line for a rank that shares no memory with the daemon."""
         call: Any = self._channel.stream_stream("/gradwire.v1.Aggregator/Reduce")

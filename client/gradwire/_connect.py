@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from gradwire import _embedded
 from gradwire._chain import Chain
 from gradwire._channel import Daemon, Doorbell
+from gradwire._checkpoint import Residual, collect, parts
 from gradwire._errors import AggregationError, ConnectError
 from gradwire._mail import Mail
+from gradwire._names import Names
 from gradwire._pipeline import Carrier, Pipeline
 from gradwire._rendezvous import Meeting, Picture, find_store
 from gradwire._session import Place, Session
@@ -22,6 +24,7 @@ from gradwire._settings import Settings, load
 from gradwire._shared_memory import Arena, from_now
 from gradwire._stream import Streaming
 from gradwire._ways import Way, Ways
+from gradwire._wires import Wires
 from gradwire_proto import PROTOCOL
 from gradwire_proto.addresses import SYSTEM_SOCKET, user_socket
 from gradwire_proto.control import ABSENT, SHARES, STREAMS
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch.distributed import Store
+    from torch.nn import Module
+
+    from gradwire._wires import Wiring
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +58,9 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     store: Store | None = None,
     rank: int | None = None,
     world_size: int | None = None,
-    wire: str = "exact",
+    wire: Wiring | None = None,
     insecure: bool | None = None,
+    model: Module | None = None,
 ) -> Session:
     """Take this process's seat in its job; every rank must call it. Returns when all are there.
 
@@ -65,10 +72,14 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     Times are in seconds. `timeout` (60): how long a collective waits for a rank. `warn_after`
     (a quarter of it): when the daemon names the missing ranks. `connect_timeout` (30): how long
     this call waits for ranks and daemons. `insecure`: an embedded daemon may listen to other
-    hosts though nobody is authenticated.
+    hosts though nobody is authenticated. `model`: what errors name parameters of; see
+    Session.watch. `wire`: how sums cross from node to node, a name ("exact", "bf16", "fp16",
+    "int8", "fp8", "topk"), a gradwire.Wire, pairs of a pattern of parameters' names and a wire,
+    the first that matches, or a function from gradwire.Parameter to a wire; else GRADWIRE_WIRE,
+    else exact. All ranks must choose alike.
 
     Raises ConnectError: no daemon, ranks that did not come, or a refusal; the text says what to
-    do.
+    do. TypeError for a model that is none.
     """
     settings = load(
         timeout=timeout,
@@ -76,9 +87,11 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         warn_after=warn_after,
         daemon=daemon,
         insecure=insecure,
+        wire=wire,
     )
-    if wire != "exact":
-        raise ConnectError(f"expected wire='exact', the only one of this release, got {wire!r}")
+    names = Names()
+    if model is not None:
+        names.watch(model)
     store, rank, world_size = find_store(store, rank, world_size)
     meeting = Meeting(store, rank, world_size, settings.connect_timeout)
     with contextlib.ExitStack() as unless_seated:
@@ -87,7 +100,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
             described = found.describe(settings.connect_timeout, wait=True)
         picture = meeting.agree(described)
         daemons = _reach(address, described)
-        session = _Table(daemons, picture, rank, world_size, settings).session()
+        session = _Table(daemons, picture, rank, world_size, settings).session(names)
         unless_seated.pop_all()
     return session
 
@@ -168,7 +181,7 @@ class _Table:
         self._world_size = world_size
         self._settings = settings
 
-    def session(self) -> Session:
+    def session(self, names: Names) -> Session:
         """Take a seat at every worker."""
         ways = Ways(len(self._picture.workers), self._sit_down)
         place = Place(
@@ -178,9 +191,10 @@ class _Table:
             nodes=len(self._picture.nodes),
             generation=self._picture.generation,
             daemon=self._daemons[0],
+            local_ranks=tuple(self._picture.nodes[self._picture.node].ranks),
             timeout=self._settings.timeout,
         )
-        return Session(place, ways)
+        return Session(place, ways, names, Wires(self._settings.wire, names))
 
     def _sit_down(self, worker: int, urgent: bool) -> Way:
         patience = self._settings.connect_timeout
@@ -208,7 +222,7 @@ class _Table:
         mail = Mail(self._rank, self._world_size, page, lambda: daemon.post(seat.seat))
         pipeline = Pipeline(carrier, self._settings.timeout)
         pipeline.attend(ended)
-        return Way(pipeline, mail, leave, carrier.path)
+        return Way(pipeline, mail, leave, carrier.path, _Vault(daemon, seat.seat))
 
     def _request(self, worker: int, *, urgent: bool) -> pb.JoinRequest:
         settings = self._settings
@@ -228,6 +242,22 @@ class _Table:
         request.warn_after.FromMilliseconds(int(1000 * settings.warn_after))
         request.connect_timeout.FromMilliseconds(int(1000 * settings.connect_timeout))
         return request
+
+
+class _Vault:
+    """See _ways.Vault."""
+
+    def __init__(self, daemon: Daemon, seat: str) -> None:
+        self._daemon = daemon
+        self._seat = seat
+
+    def read(self) -> list[Residual]:
+        """See Vault."""
+        return list(collect(self._daemon.read_residuals(self._seat)))
+
+    def write(self, residuals: list[Residual]) -> int:
+        """See Vault."""
+        return self._daemon.write_residuals(parts(self._seat, residuals)).dropped
 
 
 def _reach(address: str, described: pb.DescribeResponse) -> list[str]:

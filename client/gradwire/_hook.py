@@ -15,4 +15,5 @@ def allreduce_hook(
 
     Returns at once. The future holds the bucket's own buffer, averaged in place, in its dtype.
     """
-    return session.submit(bucket.buffer(), [tuple(each.shape) for each in bucket.gradients()])
+    shapes = [tuple(each.shape) for each in bucket.gradients()]
+    return session.submit(bucket.buffer(), shapes, bucket.parameters())

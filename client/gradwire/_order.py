@@ -14,6 +14,7 @@ from gradwire._tensor import (
     describe_gather,
     flatten,
     mark_written,
+    over,
     part_of,
 )
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gradwire._tensor import Described, Shape
+    from gradwire._wires import Coded
 
 Range: TypeAlias = tuple[int, int]
 """Elements [start, stop)."""
@@ -48,6 +50,12 @@ class Order(NamedTuple):
     def target(self) -> tuple[torch.Tensor, int]:
         """A row, and which element of the result its first one is."""
         return (self.flat, 0) if self.into is None else (self.into, self.takes[0][0])
+
+    def over(self, coded: Coded | None) -> Order:
+        """The same over a lossy wire."""
+        if coded is None:
+            return self
+        return self._replace(described=over(self.described, coded))
 
     def part(self, start: int, stop: int) -> Order:
         """The elements [start, stop) as an order of their own."""

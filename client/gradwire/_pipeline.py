@@ -144,6 +144,11 @@ class Pipeline:
         with self._lock:
             return SessionStats(self._rounds, self._bytes, self._seconds)
 
+    @property
+    def idle(self) -> bool:
+        """All collectives have ended."""
+        return not self._open
+
     def submit(self, order: Order) -> Result[torch.Tensor]:
         """Send a tensor on its way. Raises LostError where the pipeline is over."""
         future: Result[torch.Tensor] = Result(self.work_until)

@@ -145,5 +145,36 @@ class Result(torch.futures.Future[T]):
             self._settled.set()
 
 
+def joined(parts: Sequence[Result[Any]], outcome: Callable[[], T]) -> Result[T]:
+    """One result for several: that of `outcome` once all are there, or the first error."""
+
+    def work(_: Result[T], deadline: float) -> None:
+        for part in parts:
+            part.wait_until(deadline)
+
+    whole = Result(work)
+    left, lock = [len(parts)], threading.Lock()
+
+    def told(_: Result[Any]) -> None:
+        with lock:
+            left[0] -= 1
+            if left[0]:
+                return
+        errors = (_error(part) for part in parts)
+        whole.settle(next((error for error in errors if error is not None), outcome))
+
+    for part in parts:
+        part.observe(told)
+    return whole
+
+
+def _error(part: Result[Any]) -> Exception | None:
+    try:
+        part.value()
+    except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear it
+        return error
+    return None
+
+
 def _nothing(_: Result[Any], __: float) -> None:
     """What is left to do for a result that is there."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gradwire._checkpoint import pack, unpack
 from gradwire._errors import LostError
 from gradwire._order import gathering, reducing, scattering
+from gradwire._result import joined
 from gradwire._tensor import bytes_of
 
 if TYPE_CHECKING:
@@ -17,12 +20,18 @@ if TYPE_CHECKING:
 
     import torch
 
+    from gradwire._checkpoint import State
     from gradwire._collective import SessionStats
+    from gradwire._names import Names
     from gradwire._order import Order
     from gradwire._result import Result
     from gradwire._tensor import Shape
     from gradwire._ways import Ways
+    from gradwire._wire import AnyWire
+    from gradwire._wires import Coded, Piece, Wires
 
+
+log = logging.getLogger(__name__)
 
 EXIT_SECONDS = 2.0
 """How long the end of the process waits for this session's threads."""
@@ -38,6 +47,8 @@ class Place:
     nodes: int
     generation: str
     daemon: str
+    local_ranks: tuple[int, ...]
+    """Of this node."""
     timeout: float
     """Seconds."""
 
@@ -49,9 +60,11 @@ class Session:
     also closed when the process ends.
     """
 
-    def __init__(self, place: Place, ways: Ways) -> None:
+    def __init__(self, place: Place, ways: Ways, names: Names, wires: Wires) -> None:
         self._place = place
         self._ways = ways
+        self._names = names
+        self._wires = wires
         atexit.register(self._exit)
 
     @property
@@ -94,13 +107,26 @@ class Session:
         """Counts since the session began."""
         return self._ways.stats
 
-    def all_reduce(
+    def watch(self, model: torch.nn.Module) -> None:
+        """Learn what the model's parameters are called, with or without DDP around it.
+
+        Errors and warnings then name them. Raises TypeError for what is no module.
+        """
+        self._names.watch(model)
+
+    def name_of(self, parameter: torch.Tensor) -> str | None:
+        """What a parameter is called in a model that is watched; None in no such model."""
+        return self._names.of(parameter)
+
+    def all_reduce(  # noqa: PLR0913 - a tensor and an op, the rest keywords
         self,
         tensor: torch.Tensor,
         op: str = "mean",
         weight: float | None = None,
         *,
         urgent: bool = False,
+        wire: AnyWire | None = None,
+        name: str | None = None,
     ) -> torch.futures.Future[torch.Tensor]:
         """Reduce a tensor over all ranks, in place; returns at once.
 
@@ -118,6 +144,11 @@ class Session:
         for which the call waits until all ranks have come to theirs (ConnectError after
         connect_timeout).
 
+        `wire` is how it crosses from node to node, the session's unless given; see
+        gradwire.Wire. Sums and means of 16- and 32-bit floats can cross a lossy one; all else
+        goes exact. What a wire loses is added the next time to what has the same `name`; what
+        has none just loses it. A name must stand for one tensor, and be the same on all ranks.
+
         Raises TypeError or ValueError for what can't be reduced, and LostError where the
         session is over. The future raises MismatchError or RoundTimeoutError, after which the
         session goes on, or LostError, after which it does not. What the tensor holds after an
@@ -125,7 +156,7 @@ class Session:
         """
         shapes = [tuple(getattr(tensor, "shape", ()))]
         order = reducing(tensor, shapes, op, 1.0 if weight is None else weight)
-        return self._submit(order, urgent=urgent)
+        return self._submit(order.over(self._coded(tensor, wire, op, name)), urgent=urgent)
 
     def reduce_scatter(
         self,
@@ -149,7 +180,7 @@ class Session:
         shares memory with other parts of the tensor.
         """
         order = scattering(tensor, takes, op, 1.0 if weight is None else weight, out)
-        return self._submit(order)
+        return self._submit(order.over(self._coded(tensor, None, op, None)))
 
     def all_gather(
         self, tensor: torch.Tensor, brings: tuple[int, int]
@@ -168,15 +199,36 @@ class Session:
         return self._submit(gathering(tensor, brings))
 
     def submit(
-        self, tensor: torch.Tensor, shapes: Sequence[Shape]
+        self,
+        tensor: torch.Tensor,
+        shapes: Sequence[Shape],
+        parameters: Sequence[torch.Tensor] = (),
     ) -> torch.futures.Future[torch.Tensor]:
         """The mean of a flat tensor that holds parameters of these shapes; see all_reduce.
 
-        For hooks: it is C++ code that waits for the future, and does no work meanwhile.
+        For hooks: it is C++ code that waits for the future, and does no work meanwhile. Given
+        the parameters themselves, it takes the wires that the session's rules say.
         """
-        future = self._submit(reducing(tensor, shapes, "mean", 1.0))
+        if self._wires.is_exact or not parameters:
+            future = self._submit(reducing(tensor, shapes, "mean", 1.0))
+        else:
+            pieces = self._wires.pieces(parameters, tensor.numel())
+            parts = [self._submit_piece(tensor, piece) for piece in pieces]
+            future = parts[0] if len(parts) == 1 else joined(parts, lambda: tensor)
         self._ways.call_movers()
         return future
+
+    def _submit_piece(self, tensor: torch.Tensor, piece: Piece) -> Result[torch.Tensor]:
+        part = tensor if piece.is_all(tensor) else tensor[piece.start : piece.stop]
+        order = reducing(part, piece.shapes, "mean", 1.0)
+        return self._submit(order.over(piece.coded))
+
+    def _coded(
+        self, tensor: torch.Tensor, wire: AnyWire | None, op: str, name: str | None
+    ) -> Coded | None:
+        if wire is None and self._wires.is_exact:
+            return None
+        return self._wires.coded(tensor, wire, op, name)
 
     def send(
         self, tensor: torch.Tensor, to: int, tag: int = 0, timeout: float | None = None
@@ -214,6 +266,44 @@ class Session:
         """
         data = self._check(tensor, source, tag)
         return self._ways.mail.receive(data, source, tag, self._patience(timeout))
+
+    def state_dict(self) -> State:
+        """What lossy wires have lost and not made good yet, for a checkpoint.
+
+        For torch.save; torch.load(weights_only=True) takes it. Every rank calls it between two
+        steps, saves its own, and loads that again: what a node has lost is in the state of its
+        first rank. Raises ValueError while a collective has no result, LostError where the
+        session is over.
+        """
+        self._check_idle()
+        first = self.rank == self._place.local_ranks[0]
+        ways = [vault.read() if first else [] for vault in self._ways.vaults()]
+        return pack(self._layout(), ways, self._wires.known)
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on where the session that returned this state was; every rank, before its first
+        step.
+
+        Then the steps give the same bits as they would have there. What does not fit begins
+        anew, and is logged: another layout of ranks and nodes, or parameters without names.
+        Raises ValueError for what is no state, LostError where the session is over.
+        """
+        self._check_idle()
+        for vault, residuals in zip(
+            self._ways.vaults(), unpack(state, self._layout()), strict=False
+        ):
+            if residuals and (dropped := vault.write(residuals)):
+                log.warning("what lossy wires had lost of %d tensors begins anew", dropped)
+
+    def _check_idle(self) -> None:
+        self._ways.check_process()
+        if not self._ways.idle:
+            raise ValueError("expected no collective under way; wait for all results first")
+
+    def _layout(self) -> dict[str, int | list[int]]:
+        place = self._place
+        ranks = list(place.local_ranks)
+        return {"world_size": place.world_size, "node": place.node, "ranks": ranks}
 
     def hurry(self) -> None:
         """Have a thread of this session do the work at once: who waits won't do it."""

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from gradwire._errors import ConnectError
+from gradwire._wire import EXACT, Wire
+from gradwire._wires import read
 from gradwire_proto.addresses import split_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from gradwire._wires import Rule, Wiring
 
 T = TypeVar("T")
 
@@ -29,15 +33,17 @@ class Settings:
     node: str | None
     shared_memory: bool
     insecure: bool
+    wire: Rule = EXACT
 
 
-def load(
+def load(  # noqa: PLR0913 - keywords only, connect()'s own
     *,
     timeout: float | None,
     connect_timeout: float | None,
     warn_after: float | None,
     daemon: str | None,
     insecure: bool | None,
+    wire: Wiring | None,
 ) -> Settings:
     """Arguments before environment before defaults. ConnectError lists all mistakes."""
     mistakes: list[str] = []
@@ -52,6 +58,7 @@ def load(
             mistakes.append(f"{name}={text}: {error}")
             return default
 
+    rule: Rule | None = _rule(wire, mistakes)
     patience = pick("GRADWIRE_TIMEOUT", timeout, _seconds, 60.0)
     settings = Settings(
         timeout=patience,
@@ -61,6 +68,7 @@ def load(
         node=os.environ.get("GRADWIRE_NODE") or None,
         shared_memory=pick("GRADWIRE_SHM", None, _switch, default=True),
         insecure=pick("GRADWIRE_INSECURE", insecure, _switch, default=False),
+        wire=rule if rule is not None else pick("GRADWIRE_WIRE", None, Wire.of, EXACT),
     )
     mistakes += [
         f"{name}={seconds}: expected seconds above 0, at most {LONGEST_SECONDS:.0f}"
@@ -72,6 +80,16 @@ def load(
     if mistakes:
         raise ConnectError("\n".join(mistakes))
     return settings
+
+
+def _rule(wire: Wiring | None, mistakes: list[str]) -> Rule | None:
+    if wire is None:
+        return None
+    try:
+        return read(wire)
+    except ValueError as error:
+        mistakes.append(f"wire={wire!r}: {error}")
+        return EXACT
 
 
 def _seconds(text: str) -> float:

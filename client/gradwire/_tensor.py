@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from gradwire._wires import carried
 from gradwire_proto.dtypes import (
     BY_NAME,
     DTYPES,
@@ -21,6 +22,8 @@ from gradwire_proto.v1 import tensor_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from gradwire._wires import Coded
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -123,6 +126,24 @@ def _spec(op: pb.Op, dtype: pb.Dtype, elements: int, text: str) -> Described:
         shapes=text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} ...",
         wire=pb.WIRE_EXACT,
     )
+    return Described(spec, spec.SerializeToString())
+
+
+@lru_cache(maxsize=1024)
+def over(whole: Described, coded: Coded) -> Described:
+    """The same over a lossy wire, if that carries it."""
+    if not carried(coded.wire, whole.spec.op, whole.spec.dtype):
+        return whole
+    spec, wire, naming = pb.Spec(), coded.wire, coded.naming
+    spec.CopyFrom(whole.spec)
+    spec.wire = wire.number
+    spec.stochastic = wire.is_stochastic
+    spec.seed = wire.seed if wire.is_stochastic else 0
+    if wire.name == "topk":
+        spec.ratio = wire.ratio
+    if naming is not None:
+        spec.identity = naming.identity
+        spec.feedback = wire.feeds_back
     return Described(spec, spec.SerializeToString())
 
 

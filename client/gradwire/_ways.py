@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gradwire._collective import SessionStats
 from gradwire._errors import AggregationError, LostError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from gradwire._checkpoint import Residual
     from gradwire._mail import Mail
     from gradwire._order import Order
     from gradwire._pipeline import Pipeline
@@ -34,6 +35,18 @@ ALIGNMENT = 16
 """Parts begin at multiples of so many elements."""
 
 
+class Vault(Protocol):
+    """Where a daemon keeps what lossy wires lose."""
+
+    def read(self) -> list[Residual]:
+        """All of it. Raises LostError."""
+        ...
+
+    def write(self, residuals: list[Residual]) -> int:
+        """Have it go on with these; how many it can't. Raises LostError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """A pipeline, and how to give up its seat."""
@@ -43,6 +56,7 @@ class Way:
     leave: Callable[[], None]
     path: str
     """How tensors travel: "shared_memory" or "stream"."""
+    vault: Vault
 
 
 class Ways:
@@ -92,8 +106,19 @@ class Ways:
             turn, self._turns[urgent] = self._turns[urgent], self._turns[urgent] + 1
             ranges = cut(order.flat.numel(), order.flat.itemsize, len(ways))
             if len(ranges) == 1:
+                # What is lost of it is kept where it goes: what has a name goes one way always.
+                turn = order.described.spec.identity or turn
                 return ways[turn % len(ways)].pipeline.submit(order)
             return _spread(order, ways, ranges)
+
+    @property
+    def idle(self) -> bool:
+        """No collective is without a result."""
+        return all(way.pipeline.idle for way in self._all())
+
+    def vaults(self) -> list[Vault]:
+        """Of the ways that are not urgent, worker by worker; then of the urgent ones."""
+        return [way.vault for way in self._all()]
 
     def check_process(self) -> None:
         """See Pipeline.check_process."""

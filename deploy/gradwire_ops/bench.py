@@ -76,7 +76,7 @@ def _measure(plan: Plan, progress: Console) -> Generator[Row, None, None]:
                     nodes=plan.nodes,
                     ranks_per_node=plan.ranks_per_node,
                     schedule=_schedule(plan, min(measured.size_bytes, chunk_bytes)),
-                    wire="exact",
+                    wire=plan.wire,
                     transport="grpc" if plan.nodes > 1 else LOCAL,
                     dtype=plan.dtype,
                     op=plan.op,
@@ -103,7 +103,8 @@ def _daemons(plan: Plan, places: tuple[Place, ...]) -> Iterator[Cluster]:
 
 def _job(plan: Plan, nodes: Cluster) -> Job:
     """The ranks read the daemons' clocks themselves, between their rounds."""
-    daemons = json.dumps([pid for daemon in nodes.daemons for pid in _processes(daemon.pid)])
+    pids = [pid for daemon in nodes.daemons for pid in _processes(daemon.pid)]
+    daemons = json.dumps({"pids": pids, "addresses": nodes.addresses})
     layout = (plan.ranks_per_node,) * plan.nodes
     return Job("gradwire_ops.bench_rank", (plan.to_json(), daemons), layout, TIMEOUT_SECONDS)
 
@@ -149,10 +150,12 @@ def _schedule(plan: Plan, chunk_bytes: int) -> str:
     """Name of the schedule that the daemons use for a chunk of this size."""
     if plan.nodes == 1:
         return LOCAL
+    from gradwire_server.reduce.choose import NAMES, SCHEDULES, choose, choose_lossy
+
+    if plan.is_lossy:
+        return NAMES[choose_lossy(plan.nodes, SCHEDULES.get(plan.schedule))]
     if plan.schedule != "auto":
         return plan.schedule
-    from gradwire_server.reduce.choose import NAMES, choose
-
     alike = plan.lab is None or len(set(plan.lab.all_rates)) == 1
     return NAMES[choose(chunk_bytes, plan.nodes, alike=alike)]
 

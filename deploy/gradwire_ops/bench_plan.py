@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
+from gradwire import Wire
 from gradwire_ops.lab_plan import (
     DEFAULT_MTU,
     LEAST_MTU,
@@ -19,6 +20,9 @@ from gradwire_ops.lab_plan import (
 from gradwire_ops.sizes import parse_size
 from gradwire_proto.dtypes import BY_NAME
 from gradwire_proto.dtypes import DTYPES as INFO
+from gradwire_proto.dtypes import OPS as INFO_OPS
+from gradwire_proto.v1 import tensor_pb2
+from gradwire_proto.wires import may_lose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +62,16 @@ class Plan:
     """Cores that each daemon may use; None: all."""
     workers: int | None = None
     """Processes of each daemon; None: as GRADWIRE_WORKERS says, or one."""
+    wire: str = "exact"
+    """How sums cross from node to node, in gradwire.Wire's words."""
+
+    @property
+    def is_lossy(self) -> bool:
+        """Something is lost between the nodes."""
+        lossy = Wire.of(self.wire).name != "exact" and self.nodes > 1
+        return lossy and may_lose(
+            INFO_OPS.get(self.op, tensor_pb2.OP_GATHER), BY_NAME[self.dtype]
+        )
 
     @property
     def ranks(self) -> int:
@@ -98,6 +112,7 @@ class PlanFlags:
     interfaces: str | None = None
     daemon_cores: str | None = None
     workers: str | None = None
+    wire: str = "exact"
 
 
 def make_plan(flags: PlanFlags) -> Plan:
@@ -115,6 +130,7 @@ def make_plan(flags: PlanFlags) -> Plan:
         schedule=_choice("--schedule", flags.schedule, SCHEDULES, mistakes),
         daemon_cores=_optional("--daemon-cores", flags.daemon_cores, mistakes),
         workers=_optional("--workers", flags.workers, mistakes),
+        wire=_wire(flags.wire, mistakes),
     )
     if plan.dtype.startswith("int") and plan.op == "mean":
         mistakes.append("--op: mean needs a floating-point --dtype")
@@ -246,6 +262,15 @@ def cores_of(node: int, count: int, available: Sequence[int]) -> tuple[int, ...]
         return tuple(available)
     first = node * count
     return tuple(sorted(available[(first + k) % len(available)] for k in range(count)))
+
+
+def _wire(text: str, mistakes: list[str]) -> str:
+    try:
+        Wire.of(text)
+    except ValueError as error:
+        mistakes.append(f"--wire: {error}")
+        return "exact"
+    return text
 
 
 def _choice(flag: str, text: str, choices: tuple[str, ...], mistakes: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,17 @@ _OPS = {
 def rivals(plan: Plan) -> Iterator[tuple[Rivals, str]]:
     """Both, and how tensors reach our daemon. Gloo's is the default group."""
     if plan.path == "session":
-        with gradwire.connect() as session:
+        with gradwire.connect(wire=plan.wire) as session:
+            # What is lost is fed back to what has a name, as with the hook.
+            named = plan.is_lossy
 
             def ours(tensor: Tensor) -> None:
-                session.all_reduce(tensor, op=plan.op).wait()
+                name = f"bench {tensor.numel()}" if named else None
+                session.all_reduce(tensor, op=plan.op, name=name).wait()
 
             yield Rivals(ours, _gloo(plan)), session.path
         return
+    os.environ["GRADWIRE_WIRE"] = plan.wire
     group = dist.new_group(backend="grpc")
     assert group is not None, "a group of all ranks has this one"  # noqa: S101
     yield Rivals(_collective(plan.op, group), _gloo(plan)), str(group.daemon_path)

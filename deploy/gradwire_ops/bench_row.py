@@ -26,6 +26,8 @@ class Measurement:
     gloo_p50_seconds: float | None
     gloo_p99_seconds: float | None
     """Of calls that rank 0 timed one by one; None for tensors too large for that."""
+    wire_bytes: float = 0.0
+    """What a node sends to other nodes for one all-reduce, on average."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,14 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
     workers: Annotated[
         str | None, typer.Option(metavar="N", help="Processes of each daemon; 1.")
     ] = None,
+    wire: Annotated[
+        str,
+        typer.Option(
+            metavar="WIRE",
+            help="Between nodes: exact, bf16, fp16, int8, fp8 or topk, with options as in"
+            " topk:ratio=0.05.",
+        ),
+    ] = "exact",
     codecs: Annotated[
         bool,
         typer.Option(
@@ -227,6 +235,7 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
         interfaces=interfaces,
         daemon_cores=daemon_cores,
         workers=workers,
+        wire=wire,
     )
     run = bench_codecs.run if codecs else bench.run
     raise typer.Exit(run(flags, as_json=json))

@@ -38,6 +38,7 @@ from gradwire_server.job import Job, Jobs
 from gradwire_server.kernels import Kernels
 from gradwire_server.metrics import Metrics
 from gradwire_server.reduce.choose import SCHEDULES
+from gradwire_server.residuals import Residuals
 from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
 from gradwire_server.transport.precedence import Precedence
 from gradwire_server.workers import Fleet, Report, forked
@@ -154,7 +155,9 @@ async def _start_server(
 ) -> None:
     """Serve both services; the stack ends health checks, then jobs, then calls."""
     server = grpc.aio.server(options=OPTIONS)
-    server.add_generic_rpc_handlers(handlers(Aggregator(identity, jobs), Peer(jobs)))
+    server.add_generic_rpc_handlers(
+        handlers(Aggregator(identity, jobs), Peer(jobs), Residuals(jobs))
+    )
     checks = await _add_standard_services(server)
     _bind(server, settings, identity)
     await server.start()
@@ -275,6 +278,7 @@ def _make_job(  # noqa: PLR0913 - what a job is made of
         request.warn_after.ToTimedelta().total_seconds() or timeout / 4,
         SCHEDULES.get(settings.schedule),
         settings.connections,
+        settings.shm_dir,
         request.urgent,
     )
     return Job(group, terms, arena, kernels, metrics, precedence)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from gradwire_proto.v1 import aggregator_pb2, peer_pb2
@@ -21,6 +22,7 @@ from gradwire_server.errors import (
     from_failure,
 )
 from gradwire_server.execution import Arrived, Execution, Workplace
+from gradwire_server.feedback import Feedback
 from gradwire_server.intake import Intake
 from gradwire_server.lateness import Lateness
 from gradwire_server.local import PrivateSlots
@@ -61,6 +63,8 @@ class Terms:
     """None: chosen for each chunk."""
     connections: int = AUTO
     """To each other node; as this node wants it where it dials."""
+    folder: Path = Path("/dev/shm")  # noqa: S108 - the place for shared memory
+    """Where shared memory is made."""
     urgent: bool = False
     """Goes before other generations on the way to the same nodes."""
 
@@ -89,7 +93,8 @@ class Engine:
         self._lateness = Lateness(group, metrics, terms.timeout_seconds, terms.warn_seconds)
         bandwidths = group.picture.bandwidths
         weights = share_weights(bandwidths) if bandwidths else ()
-        self._workplace = Workplace(group, terms.schedule, kernels, weights)
+        self.feedback = Feedback(terms.folder, terms.chunk_bytes)
+        self._workplace = Workplace(group, terms.schedule, kernels, self.feedback, weights)
         self._transport: Transport | None = None
         self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)
         self._running: dict[Key, Execution] = {}
@@ -169,7 +174,7 @@ class Engine:
         execution.task = self._spawn(self._carry_out(execution))
         self._standing.begin()
         # Not by the task itself: one that is cancelled before its first step does nothing.
-        execution.task.add_done_callback(lambda _: local.release())
+        execution.task.add_done_callback(lambda _: execution.release())
         execution.task.add_done_callback(lambda _: self._standing.end())
 
     def leave(self, rank: int) -> None:
@@ -250,6 +255,7 @@ class Engine:
         try:
             total = await execution.reduce()
             self._rounds.close(key)
+            execution.commit()
             execution.local.publish(total)
             # From here on only its last sends are under way: nothing that fails calls them off.
             self._running.pop(key, None)
@@ -387,5 +393,6 @@ class Engine:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+        self.feedback.close()
         if self._chain is not None:
             self._chain.close(self._metrics)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, assert_never
 
 from gradwire_proto.chunks import share_ranges
 from gradwire_proto.v1 import peer_pb2, tensor_pb2
+from gradwire_server.coding import CodedSum, seed_of
 from gradwire_server.errors import ProtocolError
 from gradwire_server.kernels import ChunkSum, Kernels
-from gradwire_server.reduce.choose import NAMES, choose, reducer
+from gradwire_server.reduce.choose import NAMES, choose, choose_lossy, reducer
 from gradwire_server.reduce.effects import Add, Done, Effect, Finish, Fold, Frame, Send, Store
 from gradwire_server.transport.base import Part, Transport
 
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from fractions import Fraction
 
+    from gradwire_server.feedback import Feedback, Loan
     from gradwire_server.group import Group
     from gradwire_server.local import Local
-    from gradwire_server.round import Extent, Round
+    from gradwire_server.round import Coding, Extent, Round
 
 P = ParamSpec("P")
 
@@ -35,6 +37,7 @@ class Workplace:
     group: Group
     schedule: peer_pb2.Schedule | None
     kernels: Kernels
+    feedback: Feedback
     weights: tuple[Fraction, ...] = ()
     """What each node adds up of a chunk in a direct exchange; nothing: the same."""
 
@@ -57,16 +60,23 @@ class Execution:
         self._workplace = workplace
         self._transport = transport
         self._nodes = len(workplace.group.picture.nodes)
-        alike = not workplace.weights
-        gathers = round_.spec.op == tensor_pb2.OP_GATHER
-        self._schedule = workplace.schedule or choose(
-            extent.size, self._nodes, alike=alike, gathers=gathers
-        )
+        # Nothing is lost where nothing crosses a wire.
+        self._coding = round_.spec.coding if self._nodes > 1 else None
+        self._loan: Loan | None = None
+        self._schedule = self._choose()
         self._reducer = reducer(self._schedule, workplace.group.node, self._nodes)
         self._arrival = asyncio.Event()
         self._parts: dict[Frame, Part] = {}
         self._final: set[int] = set()
         self._sends: set[asyncio.Task[None]] = set()
+
+    def _choose(self) -> peer_pb2.Schedule:
+        pinned, weights = self._workplace.schedule, self._workplace.weights
+        if self._coding is not None:
+            return choose_lossy(self._nodes, pinned)
+        gathers = self.round.spec.op == tensor_pb2.OP_GATHER
+        size = self.extent.size
+        return pinned or choose(size, self._nodes, alike=not weights, gathers=gathers)
 
     @property
     def name(self) -> str:
@@ -84,13 +94,16 @@ class Execution:
 
     async def reduce(self) -> ChunkSum:
         """The reduced chunk; ProtocolError where a peer breaks the rules."""
-        self._total = ChunkSum(
-            self.round.spec,
-            await self.local.take(),
-            self.extent.elements,
-            self._shares(),
-            self._workplace.group.picture.world_size,
-        )
+        if self._coding is None:
+            self._total = ChunkSum(
+                self.round.spec,
+                await self.local.take(),
+                self.extent.elements,
+                self._shares(),
+                self._workplace.group.picture.world_size,
+            )
+        else:
+            self._total = await self._coded(self._coding)
         try:
             await self._run(self.extent.size * self.local.parts, self.local.add, self._total)
             await self._exchange()
@@ -98,6 +111,36 @@ class Execution:
             await self._give_up()
             raise
         return self._total
+
+    async def _coded(self, coding: Coding) -> CodedSum:
+        spec, key, group = self.round.spec, self.round.key, self._workplace.group
+        if coding.identity and (coding.feedback or coding.stochastic):
+            self._loan = await self._workplace.feedback.lend(
+                coding.identity, spec.elements, key.chunk, feedback=coding.feedback
+            )
+        count = None if self._loan is None else self._loan.count
+        return CodedSum(
+            spec,
+            coding,
+            await self.local.take(),
+            self.extent.elements,
+            self._shares(),
+            group.picture.world_size,
+            hands_out=self._schedule == peer_pb2.SCHEDULE_DIRECT,
+            seed=seed_of(coding, key, group.node, count),
+            loan=self._loan,
+        )
+
+    def commit(self) -> None:
+        """The result is there: what was lost on the way to it is to be made good."""
+        if self._loan is not None:
+            self._loan.commit()
+
+    def release(self) -> None:
+        """The task has ended: nothing here uses any memory any more."""
+        self.local.release()
+        if self._loan is not None:
+            self._loan.release()
 
     def _shares(self) -> list[tuple[int, int]]:
         weighted = self._schedule == peer_pb2.SCHEDULE_DIRECT
@@ -153,9 +196,13 @@ class Execution:
 
     async def _apply(self, effect: Effect) -> None:
         match effect:
-            case Send():
+            case Send(share=share):
+                if not self._total.is_ready(share):
+                    size = self._total.partial_bytes(share)
+                    await self._run(size, self._total.encode, share)
                 # A task, not an await: what arrives is added while this waits for the link.
-                self._sends.add(asyncio.create_task(self._send(effect)))
+                sending = self._send(effect.target, self._part(effect))
+                self._sends.add(asyncio.create_task(sending))
             case Add(frame=frame):
                 await self._add(frame)
             case Fold(frames=frames):
@@ -175,8 +222,9 @@ class Execution:
         await self._run(part.size, self._total.add, frame.share, part.pieces, part.weight)
 
     async def _fold(self, frames: tuple[Frame, ...]) -> None:
-        # What is being sent lies where the sum will.
-        await asyncio.gather(*self._sends)
+        if self._coding is None:
+            # What is being sent lies where the sum will.
+            await asyncio.gather(*self._sends)
         share, own = frames[0].share, self._workplace.group.node
         size = self._total.partial_bytes(share)
         parts = [(frame.source, self._take_partial(frame)) for frame in frames]
@@ -201,9 +249,10 @@ class Execution:
             )
         return part
 
-    async def _send(self, effect: Send) -> None:
+    def _part(self, effect: Send) -> Part:
+        """What is to be sent, as it is now."""
         total, share = self._total, effect.share
-        part = Part(
+        return Part(
             self.round.key,
             self._schedule,
             effect.step,
@@ -212,5 +261,7 @@ class Execution:
             self.round.spec,
             (total.final(share) if share in self._final else total.partial(share),),
         )
+
+    async def _send(self, target: int, part: Part) -> None:
         assert self._transport is not None, "a node with peers is connected first"  # noqa: S101
-        await self._transport.send(effect.target, part)
+        await self._transport.send(target, part)

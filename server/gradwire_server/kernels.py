@@ -117,7 +117,7 @@ class ChunkSum:
 
     def whole(self) -> memoryview:
         """The result, once it is there."""
-        return _bytes(self._result)
+        return bytes_of(self._result)
 
     def adopt(self, weight: float) -> None:
         """The local ranks have made their sum by themselves; it is in its place."""
@@ -172,15 +172,22 @@ class ChunkSum:
         for place, piece in _beside(self._part(self._result, share), pieces):
             place.copy_(piece)
 
+    def is_ready(self, share: int) -> bool:
+        """A share can be sent as it is; else `encode` it first."""
+        return True
+
+    def encode(self, share: int) -> None:
+        """Make a share ready to be sent."""
+
     def partial(self, share: int) -> memoryview:
         """A share's sum as it stands, to be sent; nothing of a blank one."""
         if self._is_blank(share):
             return memoryview(b"")
-        return _bytes(self._part(self._sum, share))
+        return bytes_of(self._part(self._sum, share))
 
     def final(self, share: int) -> memoryview:
         """A finished share, to be sent."""
-        return _bytes(self._part(self._result, share))
+        return bytes_of(self._part(self._result, share))
 
     def partial_bytes(self, share: int) -> int:
         """Size of a share while it is partial."""
@@ -215,5 +222,6 @@ def _beside(
         start += elements.numel()
 
 
-def _bytes(tensor: torch.Tensor) -> memoryview:
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """A tensor's memory."""
     return tensor.view(torch.uint8).numpy().data

@@ -20,6 +20,7 @@ from gradwire_proto.dtypes import (
     sum_itemsize,
 )
 from gradwire_proto.v1 import tensor_pb2 as pb
+from gradwire_proto.wires import LOSSY, WIRE_NAMES, may_lose
 from gradwire_server.errors import MismatchError, ProtocolError, ReductionError
 
 if TYPE_CHECKING:
@@ -41,6 +42,51 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
+class Coding:
+    """A lossy wire, and what goes with it; see Spec in tensor.proto."""
+
+    wire: pb.Wire
+    ratio: float = 0.0
+    stochastic: bool = False
+    seed: int = 0
+    identity: int = 0
+    feedback: bool = False
+
+    @classmethod
+    def read(cls, spec: pb.Spec) -> Coding | None:
+        """What a message says; None where the wire is exact."""
+        if spec.wire == pb.WIRE_EXACT:
+            return None
+        return cls(
+            spec.wire, spec.ratio, spec.stochastic, spec.seed, spec.identity, spec.feedback
+        )
+
+    @property
+    def mistake(self) -> str:
+        """What is wrong with it; empty where nothing is."""
+        if self.wire not in LOSSY:
+            return f"wire {self.wire} is not known"
+        if self.wire == pb.WIRE_TOPK and not 0 < self.ratio <= 1:
+            return f"expected a ratio above 0, at most 1, got {self.ratio:g}"
+        if self.feedback and not self.identity:
+            return "feedback needs an identity"
+        return ""
+
+    def __str__(self) -> str:
+        words = [WIRE_NAMES.get(self.wire, f"wire {self.wire}")]
+        if self.wire == pb.WIRE_TOPK:
+            words.append(f"ratio {self.ratio:g}")
+        if self.stochastic:
+            words.append(f"stochastic from {self.seed}")
+        if self.feedback:
+            words.append("with feedback")
+        if self.identity:
+            # Two ranks may differ in this alone: they call the tensor by other names.
+            words.append(f"named {self.identity:016x}")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """What all ranks must bring alike."""
 
@@ -49,25 +95,43 @@ class Spec:
     elements: int
     shape_digest: int
     shapes: str = field(default="", compare=False)
-    wire: pb.Wire = pb.WIRE_EXACT
+    coding: Coding | None = None
+    """None: the wire is exact."""
 
     @classmethod
     def read(cls, spec: pb.Spec) -> Spec:
         """What a message says."""
         return cls(
-            spec.op, spec.dtype, spec.elements, spec.shape_digest, spec.shapes, spec.wire
+            spec.op,
+            spec.dtype,
+            spec.elements,
+            spec.shape_digest,
+            spec.shapes,
+            Coding.read(spec),
         )
 
     def write(self) -> pb.Spec:
         """The message that says so."""
-        return pb.Spec(
+        spec = pb.Spec(
             op=self.op,
             dtype=self.dtype,
             elements=self.elements,
             shape_digest=self.shape_digest,
             shapes=self.shapes,
-            wire=self.wire,
+            wire=pb.WIRE_EXACT,
         )
+        if (coding := self.coding) is not None:
+            spec.wire, spec.ratio, spec.stochastic = (
+                coding.wire,
+                coding.ratio,
+                coding.stochastic,
+            )
+            spec.seed, spec.identity, spec.feedback = (
+                coding.seed,
+                coding.identity,
+                coding.feedback,
+            )
+        return spec
 
     def __str__(self) -> str:
         # Anybody may send a number that has no name: that is to be told, not to fail on.
@@ -77,13 +141,16 @@ class Spec:
         if self.shapes.endswith("..."):
             # The rest is left out; where two differ only there, this still tells them apart.
             shapes += f" (shapes {self.shape_digest:08x})"
-        return f"{op} of {self.elements} x {dtype}{shapes}"
+        wire = "" if self.coding is None else f" over wire {self.coding}"
+        return f"{op} of {self.elements} x {dtype}{shapes}{wire}"
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
     """One chunk of a tensor."""
 
+    start: int
+    """The tensor's element that is its first."""
     elements: int
     size: int
     """Bytes, in the tensor's own type."""
@@ -110,13 +177,12 @@ class Contribution:
         Raises ProtocolError for what nobody could reduce.
         """
         spec, weight = self.spec, self.weight
-        if spec.dtype not in DTYPES or spec.op not in OP_NAMES or spec.wire != pb.WIRE_EXACT:
-            raise ProtocolError(
-                f"{who} brought an op or dtype that is not known, or a wire other than"
-                f" exact: {spec}"
-            )
+        if spec.dtype not in DTYPES or spec.op not in OP_NAMES:
+            raise ProtocolError(f"{who} brought an op or dtype that is not known: {spec}")
         if not is_defined(spec.op, spec.dtype):
             raise ProtocolError(f"{who} brought what has no meaning: {spec}")
+        if (coding := spec.coding) is not None and (mistake := coding.mistake or _unfit(spec)):
+            raise ProtocolError(f"{who} brought {spec}: {mistake}")
         info = DTYPES[spec.dtype]
         least, most = (1.0, 1.0) if info.is_integer else (LEAST_WEIGHT, MOST_WEIGHT)
         if self.payload is not None and spec.op == pb.OP_MEAN and not least <= weight <= most:
@@ -127,7 +193,14 @@ class Contribution:
             raise ProtocolError(f"{who} brought chunk {chunk} of {chunks.count}")
         start, stop = chunks.range(chunk)
         size = (stop - start) * info.itemsize
-        return Extent(stop - start, size, chunk == chunks.count - 1)
+        return Extent(start, stop - start, size, chunk == chunks.count - 1)
+
+
+def _unfit(spec: Spec) -> str:
+    """Why no lossy wire carries this."""
+    if may_lose(spec.op, spec.dtype):
+        return ""
+    return "lossy wires carry sums and means of 16- and 32-bit floats"
 
 
 class Round(Generic[P]):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from gradwire_server.job import Job, Jobs
     from gradwire_server.office import Tray
+    from gradwire_server.residuals import Residuals
     from gradwire_server.workers import Report
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Method = Callable[[Any, Context], Awaitable[Any]]
 
 
-def handlers(aggregator: Aggregator, peer: Peer) -> list[grpc.GenericRpcHandler]:
+def handlers(
+    aggregator: Aggregator, peer: Peer, residuals: Residuals
+) -> list[grpc.GenericRpcHandler]:
     """Both services. Reduce, Post and Exchange carry raw messages, to spare payloads a copy."""
 
     def unary(
@@ -71,6 +74,16 @@ def handlers(aggregator: Aggregator, peer: Peer) -> list[grpc.GenericRpcHandler]
         "Status": unary(aggregator.status, pb.StatusRequest, pb.StatusResponse),
         "Reduce": grpc.stream_stream_rpc_method_handler(refusing(aggregator.reduce)),
         "Post": grpc.stream_stream_rpc_method_handler(refusing(aggregator.post)),
+        "ReadResiduals": grpc.unary_stream_rpc_method_handler(
+            refusing(residuals.read),
+            request_deserializer=pb.ReadResidualsRequest.FromString,
+            response_serializer=pb.Residual.SerializeToString,
+        ),
+        "WriteResiduals": grpc.stream_unary_rpc_method_handler(
+            refusing(residuals.write),
+            request_deserializer=pb.Residual.FromString,
+            response_serializer=pb.WriteResidualsResponse.SerializeToString,
+        ),
     }
     exchange: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Exchange": grpc.stream_stream_rpc_method_handler(refusing(peer.exchange))

@@ -8,6 +8,7 @@ import pytest
 
 from gradwire import ConnectError
 from gradwire._settings import Settings, load
+from gradwire._wire import Wire
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +18,7 @@ def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(**given: object) -> Settings:
-    names = ("timeout", "connect_timeout", "warn_after", "daemon", "insecure")
+    names = ("timeout", "connect_timeout", "warn_after", "daemon", "insecure", "wire")
     asked: dict[str, Any] = {name: given.get(name) for name in names}
     return load(**asked)
 
@@ -61,6 +62,45 @@ def test_the_environment_says_what_no_argument_says(monkeypatch: pytest.MonkeyPa
     assert settings(timeout=9.0, insecure=False, daemon="h:1") == Settings(
         9.0, 3.0, 1.0, "h:1", "left", False, False
     )
+
+
+def test_the_wire_comes_from_the_call_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GRADWIRE_WIRE", "topk:ratio=0.05,feedback=off")
+    assert settings().wire == Wire("topk", ratio=0.05, feedback=False)
+    assert settings(wire="bf16").wire == Wire("bf16")
+    assert settings(wire=Wire("int8", seed=3)).wire == Wire("int8", seed=3)
+    assert settings(wire=[("*.bias", "exact"), ("*", "int8")]).wire == (
+        ("*.bias", Wire()),
+        ("*", Wire("int8")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wire", "words"),
+    [
+        ("int4", "expected a wire of exact, bf16, fp16, int8, fp8, topk, got 'int4'"),
+        ("", "expected a wire of exact, bf16, fp16, int8, fp8, topk, got ''"),
+        ("topk:ratio=2", "expected a ratio above 0, at most 1, got 2.0"),
+        ("topk:ratio=few", "ratio=few: expected a number above 0, at most 1"),
+        ("bf16:ratio=0.5", "wire bf16 has no ratio; topk has"),
+        ("bf16:rounding=stochastic", "wire bf16 has no stochastic rounding; int8 and fp8"),
+        ("int8:bits=4", "expected an option of ratio, rounding, seed, feedback, got 'bits'"),
+        ("exact:feedback=on", "wire exact loses nothing that could be fed back"),
+        (7, "expected a wire, a function, or pairs of a pattern and a wire, got int"),
+        ([("*", "int4")], "expected a wire of exact, bf16, fp16, int8, fp8, topk, got 'int4'"),
+    ],
+)
+def test_a_wire_that_does_not_exist_is_told_with_those_that_do(
+    wire: object, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (line,) = mistakes(wire=wire)
+    assert line.startswith(f"wire={wire!r}: {words}")
+    if isinstance(wire, str) and wire:
+        monkeypatch.setenv("GRADWIRE_WIRE", wire)
+        (line,) = mistakes()
+        assert line.startswith(f"GRADWIRE_WIRE={wire}: {words}")
 
 
 def test_every_mistake_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,7 +332,7 @@ def test_a_round_that_is_given_up_before_its_first_step_gives_its_memory_back() 
         async with job(1, 1) as made:
             local, round_ = Borrowed(), Round[Arrived](Key(0, 0), (0,), 0.0)
             round_.summed("node 0", Contribution(MEAN_OF_5, 1.0))
-            made.engines[0].begin(round_, Extent(5, 20, final=True), local)
+            made.engines[0].begin(round_, Extent(0, 5, 20, final=True), local)
             made.engines[0].fail(StoppingError("the daemon is stopping"))
         assert local.released == 1
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import LateError, MismatchError, ProtocolError
-from gradwire_server.round import FAILURES_KEPT, Contribution, Key, Round, Rounds, Spec
+from gradwire_server.round import FAILURES_KEPT, Coding, Contribution, Key, Round, Rounds, Spec
 
 SPEC = Spec(pb.OP_MEAN, pb.DTYPE_FLOAT32, 20, 7, "4x5")
 KEY = Key(3, 0)
@@ -64,10 +64,36 @@ def test_a_rank_that_brings_something_else_is_named_with_both_sides(
 
 
 @pytest.mark.case("P10")
-@pytest.mark.parametrize("wire", [pb.WIRE_UNSPECIFIED, 7])
-def test_a_wire_that_nobody_knows_is_refused_by_name(wire: pb.Wire) -> None:
-    with pytest.raises(ProtocolError, match=r"rank 4 brought .* a wire other than exact"):
-        contribution(replace(SPEC, wire=wire)).extent("rank 4", 0, 4096)
+@pytest.mark.parametrize(
+    ("coding", "words"),
+    [
+        (Coding(pb.WIRE_UNSPECIFIED), "wire 0 is not known"),
+        (Coding(99), "wire 99 is not known"),  # type: ignore[arg-type]  # a peer may send it
+        (Coding(pb.WIRE_TOPK), "a ratio above 0, at most 1, got 0"),
+        (Coding(pb.WIRE_TOPK, 1.5), "a ratio above 0, at most 1, got 1.5"),
+        (Coding(pb.WIRE_TOPK, float("nan")), "got nan"),
+        (Coding(pb.WIRE_INT8, feedback=True), "feedback needs an identity"),
+    ],
+)
+def test_a_wire_that_makes_no_sense_is_refused_by_name(coding: Coding, words: str) -> None:
+    with pytest.raises(ProtocolError, match=f"rank 4 brought .*: .*{words}"):
+        contribution(replace(SPEC, coding=coding)).extent("rank 4", 0, 4096)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"), [(pb.OP_MEAN, pb.DTYPE_INT8), (pb.OP_MAX, pb.DTYPE_FLOAT32)]
+)
+def test_a_lossy_wire_carries_no_other_ops_and_types(op: pb.Op, dtype: pb.Dtype) -> None:
+    spec = replace(SPEC, op=op, dtype=dtype, coding=Coding(pb.WIRE_INT8))
+    with pytest.raises(ProtocolError, match="lossy wires carry sums and means of 16- and 32-"):
+        contribution(spec).extent("rank 4", 0, 4096)
+
+
+def test_a_spec_comes_back_from_its_message() -> None:
+    coding = Coding(pb.WIRE_TOPK, 0.25, stochastic=True, seed=7, identity=2**63, feedback=True)
+    for spec in (SPEC, replace(SPEC, coding=coding)):
+        again = Spec.read(pb.Spec.FromString(spec.write().SerializeToString()))
+        assert again == spec
 
 
 @pytest.mark.parametrize(

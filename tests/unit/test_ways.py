@@ -18,6 +18,7 @@ from gradwire._ways import LEAST_PART_BYTES, Way, Ways, cut
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gradwire._checkpoint import Residual
     from gradwire._order import Order
     from gradwire._pipeline import Outcome
 
@@ -69,6 +70,14 @@ class NoMail:
         pass
 
 
+class NoVault:
+    def read(self) -> list[Residual]:
+        return []
+
+    def write(self, _: list[Residual]) -> int:
+        return 0
+
+
 def ways(workers: int) -> tuple[Ways, list[Line]]:
     """Lines of the ordinary ways first, then, once they are there, of the urgent ones."""
     lines: list[Line] = []
@@ -77,7 +86,7 @@ def ways(workers: int) -> tuple[Ways, list[Line]]:
         line: Any = Line()
         lines.append(line)
         mail: Any = NoMail()
-        return Way(line, mail, lambda: None, "shared_memory")
+        return Way(line, mail, lambda: None, "shared_memory", NoVault())
 
     return Ways(workers, join), lines
 
@@ -174,7 +183,7 @@ def test_where_one_seat_is_refused_none_is_kept() -> None:
         line: Any = Line()
         lines.append(line)
         mail: Any = NoMail()
-        return Way(line, mail, lambda: None, "stream")
+        return Way(line, mail, lambda: None, "stream", NoVault())
 
     with pytest.raises(ConnectError, match="no seat"):
         Ways(2, join)
@@ -190,7 +199,7 @@ def test_seats_that_were_taken_while_the_session_ended_are_given_up() -> None:
         line: Any = Line()
         lines.append(line)
         mail: Any = NoMail()
-        return Way(line, mail, lambda: None, "stream")
+        return Way(line, mail, lambda: None, "stream", NoVault())
 
     both = Ways(1, join)
     with pytest.raises(LostError, match="closed meanwhile"):

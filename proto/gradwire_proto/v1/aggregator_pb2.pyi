@@ -289,6 +289,36 @@ class LeaveResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ReadResidualsRequest(_message.Message):
+    __slots__ = ("seat",)
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    seat: str
+    def __init__(self, seat: _Optional[str] = ...) -> None: ...
+
+class Residual(_message.Message):
+    __slots__ = ("seat", "identity", "elements", "counts", "size", "payload")
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    seat: str
+    identity: int
+    elements: int
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    size: int
+    payload: bytes
+    def __init__(self, seat: _Optional[str] = ..., identity: _Optional[int] = ..., elements: _Optional[int] = ..., counts: _Optional[_Iterable[int]] = ..., size: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class WriteResidualsResponse(_message.Message):
+    __slots__ = ("restored", "dropped")
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    restored: int
+    dropped: int
+    def __init__(self, restored: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

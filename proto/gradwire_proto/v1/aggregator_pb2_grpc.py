@@ -64,6 +64,16 @@ class AggregatorStub:
                 request_serializer=gradwire_dot_v1_dot_aggregator__pb2.LeaveRequest.SerializeToString,
                 response_deserializer=gradwire_dot_v1_dot_aggregator__pb2.LeaveResponse.FromString,
                 _registered_method=True)
+        self.ReadResiduals = channel.unary_stream(
+                '/gradwire.v1.Aggregator/ReadResiduals',
+                request_serializer=gradwire_dot_v1_dot_aggregator__pb2.ReadResidualsRequest.SerializeToString,
+                response_deserializer=gradwire_dot_v1_dot_aggregator__pb2.Residual.FromString,
+                _registered_method=True)
+        self.WriteResiduals = channel.stream_unary(
+                '/gradwire.v1.Aggregator/WriteResiduals',
+                request_serializer=gradwire_dot_v1_dot_aggregator__pb2.Residual.SerializeToString,
+                response_deserializer=gradwire_dot_v1_dot_aggregator__pb2.WriteResidualsResponse.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/gradwire.v1.Aggregator/Status',
                 request_serializer=gradwire_dot_v1_dot_aggregator__pb2.StatusRequest.SerializeToString,
@@ -116,6 +126,21 @@ class AggregatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadResiduals(self, request, context):
+        """What lossy wires have lost at this node, for a checkpoint; while none of its ranks' collectives is
+        under way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WriteResiduals(self, request_iterator, context):
+        """Go on with what a checkpoint has; before any collective that it is about.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """What the daemon is doing, for people and their tools.
         """
@@ -150,6 +175,16 @@ def add_AggregatorServicer_to_server(servicer, server):
                     servicer.Leave,
                     request_deserializer=gradwire_dot_v1_dot_aggregator__pb2.LeaveRequest.FromString,
                     response_serializer=gradwire_dot_v1_dot_aggregator__pb2.LeaveResponse.SerializeToString,
+            ),
+            'ReadResiduals': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadResiduals,
+                    request_deserializer=gradwire_dot_v1_dot_aggregator__pb2.ReadResidualsRequest.FromString,
+                    response_serializer=gradwire_dot_v1_dot_aggregator__pb2.Residual.SerializeToString,
+            ),
+            'WriteResiduals': grpc.stream_unary_rpc_method_handler(
+                    servicer.WriteResiduals,
+                    request_deserializer=gradwire_dot_v1_dot_aggregator__pb2.Residual.FromString,
+                    response_serializer=gradwire_dot_v1_dot_aggregator__pb2.WriteResidualsResponse.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -297,6 +332,60 @@ class Aggregator:
             '/gradwire.v1.Aggregator/Leave',
             gradwire_dot_v1_dot_aggregator__pb2.LeaveRequest.SerializeToString,
             gradwire_dot_v1_dot_aggregator__pb2.LeaveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadResiduals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gradwire.v1.Aggregator/ReadResiduals',
+            gradwire_dot_v1_dot_aggregator__pb2.ReadResidualsRequest.SerializeToString,
+            gradwire_dot_v1_dot_aggregator__pb2.Residual.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteResiduals(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/gradwire.v1.Aggregator/WriteResiduals',
+            gradwire_dot_v1_dot_aggregator__pb2.Residual.SerializeToString,
+            gradwire_dot_v1_dot_aggregator__pb2.WriteResidualsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,22 @@ SCHEDULES: dict[str, pb.Schedule] = {
 NAMES: dict[pb.Schedule, str] = {schedule: name for name, schedule in SCHEDULES.items()}
 
 
+FEW_ROUNDINGS = (pb.SCHEDULE_DIRECT, pb.SCHEDULE_ONE_SHOT)
+"""A value crosses the wire no more than twice, however many nodes there are."""
+
+
+def choose_lossy(nodes: int, pinned: pb.Schedule | None) -> pb.Schedule:
+    """The schedule for a chunk that is rounded whenever it crosses the wire.
+
+    Between two nodes in one shot: each value once, and as many bytes as in a direct exchange,
+    which rounds it on the way back, too. A schedule that rounds at every hop is not taken, even
+    if it was asked for.
+    """
+    if pinned in FEW_ROUNDINGS:
+        return pinned
+    return pb.SCHEDULE_ONE_SHOT if nodes == 2 else pb.SCHEDULE_DIRECT
+
+
 def choose(
     chunk_bytes: int, nodes: int, *, alike: bool = True, gathers: bool = False
 ) -> pb.Schedule:

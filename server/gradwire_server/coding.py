@@ -1,0 +1,209 @@
+"""A chunk's sum where a lossy wire carries it.
+
+What crosses the wire is encoded once, in the memory of the message; what others will read of
+it, this node reads, too, so that all have the same bits. What is lost is added the next time
+(feedback.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradwire_server.codecs import SEGMENT_ELEMENTS, codec_of, encoded_size, segments
+from gradwire_server.errors import ProtocolError
+from gradwire_server.kernels import ChunkSum, bytes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gradwire_server.feedback import Loan
+    from gradwire_server.kernels import Partial
+    from gradwire_server.local import Place
+    from gradwire_server.round import Coding, Key, Spec
+
+_MASK = (1 << 64) - 1
+
+
+class CodedSum(ChunkSum):
+    """See ChunkSum.
+
+    `hands_out`: results cross the wire, too; else every node adds up the whole for itself.
+    """
+
+    def __init__(  # noqa: PLR0913 - what ChunkSum is made of, and three of its own
+        self,
+        spec: Spec,
+        coding: Coding,
+        place: Place,
+        elements: int,
+        shares: Sequence[tuple[int, int]],
+        world_size: int,
+        *,
+        hands_out: bool,
+        seed: int,
+        loan: Loan | None,
+    ) -> None:
+        super().__init__(spec, place, elements, shares, world_size)
+        self._codec = codec_of(coding.wire, coding.ratio, stochastic=coding.stochastic)
+        self._hands_out = hands_out
+        self._seed = seed
+        self._memory = None if loan is None else loan.memory
+        self._encoded: dict[int, memoryview] = {}
+        self._handed_out: dict[int, memoryview] = {}
+
+    # -- what is sent
+
+    def is_ready(self, share: int) -> bool:
+        """See ChunkSum."""
+        return share in self._encoded or share in self._handed_out
+
+    def encode(self, share: int) -> None:
+        """Write a share as it crosses the wire. It becomes what the others will read."""
+        self._encoded[share] = self._write(share, reread=not self._hands_out)
+
+    def partial(self, share: int) -> memoryview:
+        """See ChunkSum; encoded."""
+        return self._encoded[share]
+
+    def final(self, share: int) -> memoryview:
+        """See ChunkSum; encoded."""
+        return self._handed_out[share]
+
+    def arriving_bytes(self, share: int, weight: float) -> int:
+        """See ChunkSum."""
+        return self.final_bytes(share)
+
+    def final_bytes(self, share: int) -> int:
+        """See ChunkSum; encoded."""
+        start, stop = self._shares[share]
+        return encoded_size(self._codec, stop - start)
+
+    def _write(self, share: int, *, reread: bool) -> memoryview:
+        """Encode a share's sum; with `reread`, it is then what the code says."""
+        start, stop = self._shares[share]
+        values = self._sum[start:stop]
+        data = torch.empty(encoded_size(self._codec, len(values)), dtype=torch.uint8)
+        scratch = torch.empty(min(SEGMENT_ELEMENTS, len(values)))
+        at = 0
+        for first, end in segments(len(values)):
+            size = self._codec.size(end - first)
+            place = slice(start + first, start + end)
+            part, code = values[first:end], data[at : at + size]
+            self._write_segment(part, code, place, scratch[: end - first], reread=reread)
+            at += size
+        return bytes_of(data)
+
+    def _write_segment(
+        self,
+        part: torch.Tensor,
+        code: torch.Tensor,
+        place: slice,
+        scratch: torch.Tensor,
+        *,
+        reread: bool,
+    ) -> None:
+        seed = mix(self._seed, place.start)
+        if self._memory is None:
+            self._codec.encode(part, code, seed)
+            if reread:
+                self._codec.decode(code, part)
+            return
+        before, after = self._memory
+        if before is not None:
+            part.add_(before[place])
+        self._codec.encode(part, code, seed)
+        self._codec.decode(code, scratch)
+        lost = torch.sub(part, scratch, out=after[place])
+        if not lost.sum().isfinite():
+            # What is not finite is said once, and must not come back in every later step.
+            torch.nan_to_num(lost, 0.0, 0.0, 0.0, out=lost)
+        if reread:
+            part.copy_(scratch)
+
+    # -- what arrives
+
+    def add(self, share: int, pieces: Sequence[memoryview], weight: float) -> None:
+        """See ChunkSum."""
+        self._read(self._part(self._sum, share), pieces, torch.Tensor.add_)
+        self.weights[share] += weight
+
+    def fold(self, share: int, before: Sequence[Partial], after: Sequence[Partial]) -> None:
+        """See ChunkSum."""
+        total, own = self._part(self._sum, share), None
+        if len(before) + len(after) > 1 and before:
+            own, own_weight = total.clone(), self.weights[share]
+            (pieces, self.weights[share]), *before = before
+            self._read(total, pieces, torch.Tensor.copy_)
+        for pieces, weight in before:
+            self.add(share, pieces, weight)
+        if own is not None:
+            total.add_(own)
+            self.weights[share] += own_weight
+        for pieces, weight in after:
+            self.add(share, pieces, weight)
+
+    def finish(self, share: int) -> None:
+        """See ChunkSum; what is handed out is encoded, and is what the code says."""
+        total, result = self._part(self._sum, share), self._part(self._result, share)
+        self._arithmetic.finish(total, total, self.weights[share])
+        if self._hands_out:
+            self._handed_out[share] = self._write(share, reread=True)
+        if result.data_ptr() != total.data_ptr():
+            result.copy_(total)
+
+    def store(self, share: int, pieces: Sequence[memoryview]) -> None:
+        """See ChunkSum."""
+        self._read(self._part(self._result, share), pieces, torch.Tensor.copy_)
+
+    def _read(
+        self,
+        target: torch.Tensor,
+        pieces: Sequence[memoryview],
+        take: Callable[[torch.Tensor, torch.Tensor], object],
+    ) -> None:
+        """Decode a share, and have each segment taken by its part of the target."""
+        scratch = torch.empty(min(SEGMENT_ELEMENTS, len(target)))
+        for (start, stop), code in self._codes(len(target), pieces):
+            values = scratch[: stop - start]
+            try:
+                self._codec.decode(code, values)
+            except ValueError as error:
+                raise ProtocolError(f"a share makes no sense: {error}") from None
+            take(target[start:stop], values)
+
+    def _codes(
+        self, elements: int, pieces: Sequence[memoryview]
+    ) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+        if not elements:
+            return
+        # Pieces end where they like. They are small: joining them costs less than minding it.
+        joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        data = torch.frombuffer(joined, dtype=torch.uint8)
+        at = 0
+        for start, stop in segments(elements):
+            size = self._codec.size(stop - start)
+            yield (start, stop), data[at : at + size]
+            at += size
+
+
+def seed_of(coding: Coding, key: Key, node: int, count: int | None) -> int:
+    """Where one node's random numbers for one chunk begin.
+
+    The same when the round is carried out once more; and, for what has an identity, the same
+    in a job that goes on from a checkpoint, since it follows how often the chunk was reduced.
+    """
+    turn = key.sequence if count is None else count
+    return mix(mix(mix(mix(coding.seed, coding.identity), turn), key.chunk), node)
+
+
+def mix(seed: int, number: int) -> int:
+    """A seed for the numbered part of what has this seed: 64 bits, far from its neighbours'.
+
+    The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+    """
+    value = (seed + (number + 1) * 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
