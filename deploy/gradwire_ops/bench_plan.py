@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from gradwire import Wire
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB"
+CODECS_SIZE = "64MiB"
+CODECS_FLAGS = frozenset({"sizes", "repeat"})
+"""All that --codecs takes."""
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 OPS = ("sum", "mean", "min", "max", "product")
 PATHS = ("session", "pg")
@@ -137,6 +140,31 @@ def make_plan(flags: PlanFlags) -> Plan:
     if mistakes:
         raise PlanError("\n".join(mistakes))
     return replace(plan, lab=lab)
+
+
+@dataclass(frozen=True, slots=True)
+class CodecsPlan:
+    """Codecs alone: no node, no rank, one tensor of fp32."""
+
+    size_bytes: int
+    repeat: int
+
+
+def make_codecs_plan(flags: PlanFlags) -> CodecsPlan:
+    """As make_plan, with --codecs."""
+    mistakes = [
+        f"--{field.name.replace('_', '-')}: does not go with --codecs"
+        for field in fields(PlanFlags)
+        if field.name not in CODECS_FLAGS and getattr(flags, field.name) != field.default
+    ]
+    text = CODECS_SIZE if flags.sizes == DEFAULT_SIZES else flags.sizes
+    sizes = _sizes(text, INFO[BY_NAME["float32"]].itemsize, mistakes)
+    if len(sizes) > 1:
+        mistakes.append("--sizes: one goes with --codecs, not several")
+    repeat = _count("--repeat", flags.repeat, mistakes)
+    if mistakes:
+        raise PlanError("\n".join(mistakes))
+    return CodecsPlan(sizes[0], repeat)
 
 
 def _shares(plan: Plan) -> list[str]:

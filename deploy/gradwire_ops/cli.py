@@ -202,13 +202,21 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
             " topk:ratio=0.05.",
         ),
     ] = "exact",
+    codecs: Annotated[
+        bool,
+        typer.Option(
+            "--codecs",
+            help="Time what lossy wires do to one tensor, instead; with --sizes (64MiB) and"
+            " --repeat alone.",
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Time all-reduces of many sizes, ours beside gloo in the same run.
 
     With --lab the nodes have links of their own, and the table says what these allow.
     """
-    from gradwire_ops import bench as command
+    from gradwire_ops import bench, bench_codecs
     from gradwire_ops.bench_plan import DEFAULT_SIZES, PlanFlags
 
     flags = PlanFlags(
@@ -229,7 +237,8 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
         workers=workers,
         wire=wire,
     )
-    raise typer.Exit(command.run(flags, as_json=json))
+    run = bench_codecs.run if codecs else bench.run
+    raise typer.Exit(run(flags, as_json=json))
 
 
 @app.command()

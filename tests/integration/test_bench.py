@@ -47,3 +47,30 @@ def test_bench_prints_json_that_a_program_can_read(op: str) -> None:
     assert 0 < small["p50_seconds"] <= small["p99_seconds"]
     assert 0 < small["gloo_p50_seconds"] <= small["gloo_p99_seconds"]
     assert large["p50_seconds"] is None
+
+
+def test_bench_of_codecs_prints_a_table_and_json() -> None:
+    arguments = ("--codecs", "--sizes", "1MiB")
+    shown = bench(*arguments)
+    assert shown.returncode == 0, shown.stderr
+    for words in ("codecs, 1 MiB of float32", "break-even", "int8, stochastic", "topk, 1%"):
+        assert words in shown.stdout
+    read = bench("--json", *arguments)
+    assert read.returncode == 0, read.stderr
+    rows = {row["codec"]: row for row in json.loads(read.stdout)}
+    assert len(rows) == 7
+    for row in rows.values():
+        assert row["size_bytes"] == 1 << 20
+        assert row["encode_bytes_per_second"] > 0 < row["decode_bytes_per_second"]
+        assert row["break_even_bits_per_second"] > 0
+    assert rows["bf16"]["encoded_share"] == 0.5
+    assert rows["int8"]["relative_error"] < 0.01 < rows["fp8"]["relative_error"]
+
+
+def test_bench_of_codecs_refuses_what_belongs_to_jobs() -> None:
+    result = bench("--codecs", "--nodes", "2", "--lab")
+    assert result.returncode == 2
+    assert result.stderr.split("\n")[:2] == [
+        "--nodes: does not go with --codecs",
+        "--lab: does not go with --codecs",
+    ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BLOCK_ELEMENTS = 512
 """Fewer are slower, and their heads weigh more; more have a larger maximum, and coarser steps:
-on normal data 1024 lose 6 % more."""
+on normal data 1024 lose 5 % more, 256 lose 7 % less."""
 
 HEAD_BYTES = 4
 LEAST_PLAIN, MOST_PLAIN = 2.0**-110, 2.0**127
