@@ -56,6 +56,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     world_size: int | None = None,
     wire: str = "exact",
     insecure: bool | None = None,
+    weight: float = 1.0,
     model: Module | None = None,
 ) -> Session:
     """Take this process's seat in its job; every rank must call it. Returns when all are there.
@@ -68,8 +69,8 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     Times are in seconds. `timeout` (60): how long a collective waits for a rank. `warn_after`
     (a quarter of it): when the daemon names the missing ranks. `connect_timeout` (30): how long
     this call waits for ranks and daemons. `insecure`: an embedded daemon may listen to other
-    hosts though nobody is authenticated. `model`: what errors name parameters of; see
-    Session.watch.
+    hosts though nobody is authenticated. `weight`: see Session.weight. `model`: whose
+    parameters are to be called by their names; see Session.watch.
 
     Raises ConnectError: no daemon, ranks that did not come, or a refusal; the text says what to
     do. TypeError for a model that is none.
@@ -80,6 +81,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         warn_after=warn_after,
         daemon=daemon,
         insecure=insecure,
+        weight=weight,
     )
     if wire != "exact":
         raise ConnectError(f"expected wire='exact', the only one of this release, got {wire!r}")
@@ -187,7 +189,7 @@ class _Table:
             daemon=self._daemons[0],
             timeout=self._settings.timeout,
         )
-        return Session(place, ways, names)
+        return Session(place, ways, names, self._settings.weight)
 
     def _sit_down(self, worker: int, urgent: bool) -> Way:
         patience = self._settings.connect_timeout

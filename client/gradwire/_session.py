@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gradwire._errors import LostError
 from gradwire._order import gathering, reducing, scattering
-from gradwire._tensor import bytes_of
+from gradwire._tensor import bytes_of, check_weight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,10 +50,11 @@ class Session:
     also closed when the process ends.
     """
 
-    def __init__(self, place: Place, ways: Ways, names: Names) -> None:
+    def __init__(self, place: Place, ways: Ways, names: Names, weight: float = 1.0) -> None:
         self._place = place
         self._ways = ways
         self._names = names
+        self._weight = weight
         atexit.register(self._exit)
 
     @property
@@ -96,6 +97,21 @@ class Session:
         """Counts since the session began."""
         return self._ways.stats
 
+    @property
+    def weight(self) -> float:
+        """This rank's share in means, of the hook as well, from the next one on: 1 at first.
+
+        Set it to the number of samples in the rank's batch, and gradients are those of the mean
+        over all samples. With 0 the rank brings nothing: a rank that has run out of batches
+        says so within DDP's `join()`. Raises ValueError unless it is 0, or 2^-32 to 2^32.
+        """
+        return self._weight
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        check_weight(weight)
+        self._weight = weight
+
     def watch(self, model: torch.nn.Module) -> None:
         """Learn what the model's parameters are called, with or without DDP around it.
 
@@ -120,10 +136,11 @@ class Session:
         The future holds the tensor itself, with the same bits on every rank. Until then the
         tensor must not be touched. Any shape, contiguous or not; fp16, bf16, fp32, fp64,
         complex, int8 to int64, uint8, bool. `op` is mean, sum, min, max or product, and for
-        integers and bools band, bor or bxor; `weight` is this rank's share in a mean. 16-bit
-        floats are summed in fp32; a mean of integers is truncated; the sum of bools is their
-        logical or, the product their logical and. What is chained to the future may submit
-        collectives, too, if it does so in the same order on all ranks.
+        integers and bools band, bor or bxor; `weight` is this rank's share in a mean, if not
+        the session's. 16-bit floats are summed in fp32; a mean of integers is truncated, and
+        not weighted; the sum of bools is their logical or, the product their logical and. What
+        is chained to the future may submit collectives, too, if it does so in the same order on
+        all ranks.
 
         What is urgent overtakes what is not, in the ranks and between the nodes, which keep a
         little for the rest; each kind keeps its own order. For loops that need some results
@@ -132,12 +149,13 @@ class Session:
         connect_timeout).
 
         Raises TypeError or ValueError for what can't be reduced, and LostError where the
-        session is over. The future raises MismatchError or RoundTimeoutError, after which the
-        session goes on, or LostError, after which it does not. What the tensor holds after an
-        error is not defined: a large one may have come back in part.
+        session is over. The future raises MismatchError, RoundTimeoutError or, where all ranks'
+        weights are 0, ZeroWeightError, after which the session goes on, or LostError, after
+        which it does not. What the tensor holds after an error is not defined: a large one may
+        have come back in part.
         """
         shapes = [tuple(getattr(tensor, "shape", ()))]
-        order = reducing(tensor, shapes, op, 1.0 if weight is None else weight)
+        order = reducing(tensor, shapes, op, self._weigh(op, weight))
         return self._submit(order, urgent=urgent)
 
     def reduce_scatter(
@@ -161,7 +179,7 @@ class Session:
         contiguous, or has no such elements, and for an `out` of another size or dtype, or that
         shares memory with other parts of the tensor.
         """
-        order = scattering(tensor, takes, op, 1.0 if weight is None else weight, out)
+        order = scattering(tensor, takes, op, self._weigh(op, weight), out)
         return self._submit(order)
 
     def all_gather(
@@ -183,11 +201,12 @@ class Session:
     def submit(
         self, tensor: torch.Tensor, shapes: Sequence[Shape]
     ) -> torch.futures.Future[torch.Tensor]:
-        """The mean of a flat tensor that holds parameters of these shapes; see all_reduce.
+        """The mean, by the session's weights, of a flat tensor that holds parameters of these
+        shapes; see all_reduce.
 
         For hooks: it is C++ code that waits for the future, and does no work meanwhile.
         """
-        future = self._submit(reducing(tensor, shapes, "mean", 1.0))
+        future = self._submit(reducing(tensor, shapes, "mean", self._weight))
         self._ways.call_movers()
         return future
 
@@ -246,6 +265,11 @@ class Session:
     def _exit(self) -> None:
         self.close()
         self._ways.join_threads(EXIT_SECONDS)
+
+    def _weigh(self, op: str, weight: float | None) -> float:
+        if weight is not None:
+            return weight
+        return self._weight if op == "mean" else 1.0
 
     def _submit(self, order: Order, *, urgent: bool = False) -> Result[torch.Tensor]:
         self._ways.check_process()

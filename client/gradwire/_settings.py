@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gradwire._errors import ConnectError
 from gradwire_proto.addresses import split_address
+from gradwire_proto.dtypes import LEAST_WEIGHT, MOST_WEIGHT, is_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,15 +30,17 @@ class Settings:
     node: str | None
     shared_memory: bool
     insecure: bool
+    weight: float = 1.0
 
 
-def load(
+def load(  # noqa: PLR0913 - keywords only, as connect's
     *,
     timeout: float | None,
     connect_timeout: float | None,
     warn_after: float | None,
     daemon: str | None,
     insecure: bool | None,
+    weight: float = 1.0,
 ) -> Settings:
     """Arguments before environment before defaults. ConnectError lists all mistakes."""
     mistakes: list[str] = []
@@ -61,6 +64,7 @@ def load(
         node=os.environ.get("GRADWIRE_NODE") or None,
         shared_memory=pick("GRADWIRE_SHM", None, _switch, default=True),
         insecure=pick("GRADWIRE_INSECURE", insecure, _switch, default=False),
+        weight=weight,
     )
     mistakes += [
         f"{name}={seconds}: expected seconds above 0, at most {LONGEST_SECONDS:.0f}"
@@ -69,6 +73,8 @@ def load(
     ]
     if settings.daemon is not None and (mistake := _address_mistake(settings.daemon)):
         mistakes.append(f"daemon={settings.daemon}: {mistake}")
+    if not is_weight(weight):
+        mistakes.append(f"weight={weight}: expected 0, or {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}")
     if mistakes:
         raise ConnectError("\n".join(mistakes))
     return settings
