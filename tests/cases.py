@@ -23,6 +23,7 @@ CASES = {
     "M05": "mean over ranks, not over nodes, where nodes have unequal numbers of ranks",
     "M06": "fp16 neither overflows nor underflows on the way",
     "M07": "bf16 is rounded once, not at every hop",
+    "M17": "uneven inputs with join()",
     "M19": "sparse gradients are averaged, or refused by name",
     "M22": "every dtype: the right sum or a clear refusal",
     "M23": "several dtypes in one model",
