@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ZeroWeightError,
     )
     from gradwire._hook import allreduce_hook
+    from gradwire._low_rank import low_rank
     from gradwire._monitored_barrier import monitored_barrier
     from gradwire._session import Session
     from gradwire._weighted_mean import weighted_mean
@@ -46,6 +47,7 @@ __all__ = [
     "ZeroWeightError",
     "allreduce_hook",
     "connect",
+    "low_rank",
     "monitored_barrier",
     "weighted_mean",
 ]
@@ -53,6 +55,7 @@ __all__ = [
 _HOMES = {
     "connect": "_connect",
     "allreduce_hook": "_hook",
+    "low_rank": "_low_rank",
     "monitored_barrier": "_monitored_barrier",
     "weighted_mean": "_weighted_mean",
     "Session": "_session",
