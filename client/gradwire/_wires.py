@@ -8,6 +8,7 @@ bucket holds, in their order: another piece has another name, and begins with no
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from gradwire._names import Names
     from gradwire._tensor import Shape
     from gradwire_proto.v1 import tensor_pb2 as pb
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class Wires:
         self._names = names
         self._numbers: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._unused = count()
+        self._warned = False
         self._rule = rule
         self.known: dict[int, Naming] = {}
         """What losses are kept under, so far."""
@@ -110,6 +115,8 @@ class Wires:
         Raises ValueError for a wire that does not exist.
         """
         shape = tuple(tensor.shape)
+        if wire is None and name is None and isinstance(self._rule, tuple):
+            return None
         chosen = (
             self._decide(Parameter(name, shape, tensor.dtype))
             if wire is None
@@ -154,10 +161,19 @@ class Wires:
             return rule
         if isinstance(rule, tuple):
             if parameter.name is None:
+                self._warn()
                 return EXACT
             name = parameter.name
             return next((wire for pattern, wire in rule if fnmatchcase(name, pattern)), EXACT)
         return Wire.of(rule(parameter))
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "a parameter has no name, so no rule holds for it, and it goes exact: give"
+                " connect(model=...) the model, or call watch(model)"
+            )
 
     def _called(self, parameter: torch.Tensor) -> str:
         """Its name, or the number under which this session has met it first."""

@@ -14,6 +14,7 @@ from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.codecs import SEGMENT_ELEMENTS
 from gradwire_server.coding import CodedSum, mix, seed_of
 from gradwire_server.errors import ProtocolError
+from gradwire_server.kernels import bytes_of
 from gradwire_server.round import Coding, Key, Spec
 
 ELEMENTS = 2 * SEGMENT_ELEMENTS + 77
@@ -64,7 +65,7 @@ def coded(
         seed=1,
         loan=loan,  # type: ignore[arg-type]
     )
-    total.add_local([memoryview(values.numpy()).cast("B")], [1.0])
+    total.add_local([bytes_of(values)], [1.0])
     return total
 
 

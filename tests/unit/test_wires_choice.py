@@ -34,9 +34,8 @@ def bucket(model: nn.Module) -> list[torch.Tensor]:
 def identities(chosen: Wires, parameters: list[torch.Tensor]) -> list[int]:
     elements = sum(each.numel() for each in parameters)
     pieces = chosen.pieces(parameters, elements)
-    return [
-        piece.coded.naming.identity for piece in pieces if piece.coded and piece.coded.naming
-    ]
+    coded = [piece.coded for piece in pieces]
+    return [each.naming.identity for each in coded if each and each.naming]
 
 
 def test_exact_takes_no_part_in_any_of_it() -> None:
@@ -65,11 +64,22 @@ def test_neighbours_of_one_wire_stay_together() -> None:
     assert [each.shapes for each in pieces] == [((4, 3), (4,)), ((3, 4),), ((3,),)]
 
 
-def test_what_no_pattern_matches_and_what_has_no_name_go_exact() -> None:
+def test_what_no_pattern_matches_goes_exact() -> None:
     model = Three()
-    rules: Wiring = [("other.*", "int8")]
-    for chosen in (wires(rules, model), wires([("*", "int8")])):
-        assert [piece.coded for piece in chosen.pieces(bucket(model), 31)] == [None]
+    (piece,) = wires([("other.*", "int8")], model).pieces(bucket(model), 31)
+    assert piece.coded is None
+
+
+def test_what_has_no_name_goes_exact_and_that_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    chosen, model = wires([("*", "int8")]), Three()
+    for _ in range(3):
+        (piece,) = chosen.pieces(bucket(model), 31)
+        assert piece.coded is None
+    (record,) = caplog.records
+    assert "a parameter has no name, so no rule holds for it" in record.message
+    assert "connect(model=...)" in record.message
 
 
 def test_a_function_is_asked_for_each_parameter() -> None:
@@ -87,7 +97,7 @@ def test_a_function_is_asked_for_each_parameter() -> None:
 
 def test_a_function_that_says_nonsense_is_told_so() -> None:
     model = Three()
-    with pytest.raises(ValueError, match="expected a wire of .* got 'int7'"):
+    with pytest.raises(ValueError, match=r"expected a wire of .* got 'int7'"):
         wires(lambda _: "int7", model).pieces(bucket(model), 31)
 
 
