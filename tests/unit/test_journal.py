@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from gradwire_server.errors import CorruptedError, ProtocolError
 from gradwire_server.transport.journal import (
+    FRAME_BYTES,
     KEPT_BYTES,
-    KEPT_FRAMES,
     MOST_DAMAGED,
     MOST_REPEATS,
     TELL_BYTES,
-    TELL_FRAMES,
     Journal,
     Tally,
 )
@@ -218,16 +217,16 @@ def test_it_ends_where_one_frame_is_damaged_each_time() -> None:
     assert talk.sides[1].heard == [0]
 
 
-def test_what_was_heard_is_told_after_so_many_frames_or_bytes() -> None:
-    for size, frames in ((1, TELL_FRAMES), (TELL_BYTES // 4, 4)):
-        journal = Journal()
-        for index in range(1, frames):
-            assert journal.hear(index, 0, size)
-        assert not journal.due
-        journal.hear(frames, 0, size)
-        assert journal.tally() == Tally(0, frames, again=False)
-        assert not journal.due
-        assert not journal.untold
+@pytest.mark.parametrize("size", [0, TELL_BYTES // 4], ids=["small", "large"])
+def test_what_was_heard_is_told_after_so_many_frames_or_bytes(size: int) -> None:
+    journal, frames = Journal(), -(-TELL_BYTES // (size + FRAME_BYTES))
+    for index in range(1, frames):
+        assert journal.hear(index, 0, size)
+    assert not journal.due
+    journal.hear(frames, 0, size)
+    assert journal.tally() == Tally(0, frames, again=False)
+    assert not journal.due
+    assert not journal.untold
 
 
 def test_a_frame_tells_what_was_heard_too() -> None:
@@ -238,17 +237,18 @@ def test_a_frame_tells_what_was_heard_too() -> None:
     assert not journal.untold
 
 
-@pytest.mark.parametrize("frame", [b"x" * (KEPT_BYTES // 4), b"x"], ids=["large", "small"])
+@pytest.mark.parametrize("frame", [b"x" * (KEPT_BYTES // 4), b""], ids=["large", "small"])
 def test_no_more_is_kept_than_the_bound_allows_and_what_was_heard_is_not(frame: bytes) -> None:
-    journal, frames = Journal(), 4 if len(frame) > 1 else KEPT_FRAMES
-    for _ in range(frames):
+    journal, size = Journal(), len(frame) + FRAME_BYTES
+    for _ in range(-(-KEPT_BYTES // size)):
         assert not journal.full
         journal.stamp()
         journal.keep(frame)
     assert journal.full
+    kept = journal.kept_bytes
     journal.hear_tally(Tally(0, 1, again=False))
     assert not journal.full
-    assert journal.kept_bytes == (frames - 1) * len(frame)
+    assert journal.kept_bytes == kept - size
 
 
 @pytest.mark.parametrize(

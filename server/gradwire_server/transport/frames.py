@@ -120,9 +120,8 @@ def read_tally(frame: pb.Frame) -> Tally:
     return Tally(frame.index, frame.heard, frame.tally.again)
 
 
-def read(frame: pb.Frame, payload: memoryview) -> Heard:
-    """What any other frame says; ValueError or ProtocolError where it makes no sense."""
-    kind = frame.WhichOneof("kind")
+def read(kind: str | None, frame: pb.Frame, payload: memoryview) -> Heard:
+    """What a frame of another kind says; ValueError or ProtocolError if it makes no sense."""
     if kind is None or kind not in _READERS:
         raise ProtocolError(f"expected a share, note, abort, left or goodbye, got {kind}")
     return _READERS[kind](frame, payload)

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 
 from gradwire_server.errors import CorruptedError, ProtocolError
 
+FRAME_BYTES = 8 << 10
+"""A frame counts for so many beside its own, so that there is a bound to small ones, too."""
+
 KEPT_BYTES = 32 << 20
 """Of frames that are kept; then nothing new is sent until some were heard. That is a node's
 chunks in flight, so shares never wait for it."""
 
-KEPT_FRAMES = 4096
-
-TELL_BYTES, TELL_FRAMES = 8 << 20, 64
+TELL_BYTES = 8 << 20
 """Heard since the other side was told: then it is, in a tally if need be."""
 
 MOST_DAMAGED = 8
@@ -69,18 +70,17 @@ class Journal:
         self._asking = False
         """The next tally asks for what was not heard."""
         self._untold_bytes = 0
-        self._untold_frames = 0
 
     # -- out
 
     @property
     def full(self) -> bool:
         """No new frame may be kept."""
-        return self._kept_bytes >= KEPT_BYTES or len(self._kept) >= KEPT_FRAMES
+        return self._kept_bytes >= KEPT_BYTES
 
     @property
     def kept_bytes(self) -> int:
-        """Of what was not heard yet."""
+        """For which counts what was not heard yet."""
         return self._kept_bytes
 
     @property
@@ -90,13 +90,13 @@ class Journal:
 
     def stamp(self) -> tuple[int, int]:
         """The next new frame's index, and what it says was heard."""
-        self._untold_bytes = self._untold_frames = 0
+        self._untold_bytes = 0
         return self._next, self._expected - 1
 
     def keep(self, frame: bytes) -> None:
         """The frame that was stamped is about to be written."""
         self._kept[self._next] = frame
-        self._kept_bytes += len(frame)
+        self._kept_bytes += len(frame) + FRAME_BYTES
         self._next += 1
         self._cursor = self._next
 
@@ -110,7 +110,7 @@ class Journal:
         """What is to be said now; then none is due."""
         said = Tally(self._cursor - 1, self._expected - 1, self._asking)
         self.due = self._asking = False
-        self._untold_bytes = self._untold_frames = 0
+        self._untold_bytes = 0
         return said
 
     # -- in
@@ -118,7 +118,7 @@ class Journal:
     @property
     def untold(self) -> bool:
         """Something was heard of which the other side was not told."""
-        return self._untold_frames > 0
+        return self._untold_bytes > 0
 
     def hear(self, index: int, heard: int, size: int) -> bool:
         """A frame came whole; whether it is its turn. Raises ProtocolError."""
@@ -130,9 +130,8 @@ class Journal:
             return False
         self._expected += 1
         self._missing = False
-        self._untold_bytes += size
-        self._untold_frames += 1
-        if self._untold_bytes >= TELL_BYTES or self._untold_frames >= TELL_FRAMES:
+        self._untold_bytes += size + FRAME_BYTES
+        if self._untold_bytes >= TELL_BYTES:
             self.due = True
         return True
 
@@ -170,9 +169,10 @@ class Journal:
         if heard >= self._next:
             raise ProtocolError(f"it heard frame {heard}, and {self._next - 1} was the last")
         while self._first <= heard:
-            self._kept_bytes -= len(self._kept.pop(self._first))
+            self._kept_bytes -= len(self._kept.pop(self._first)) + FRAME_BYTES
             self._first += 1
-        self._cursor = max(self._cursor, self._first)
+        if self._cursor < self._first:
+            self._cursor = self._first
 
     def _rewind(self) -> None:
         self._cursor = self._first

@@ -106,13 +106,14 @@ class Lane:
             self._journal.hear_damaged(str(error))
             self._news.set()
             return None
-        if frame.HasField("tally"):
+        kind = frame.WhichOneof("kind")
+        if kind == "tally":
             self._journal.hear_tally(frames.read_tally(frame))
-            counts = False
+            turn = False
         else:
-            counts = self._journal.hear(frame.index, frame.heard, len(data))
+            turn = self._journal.hear(frame.index, frame.heard, len(data))
         self._attend()
-        return frames.read(frame, payload) if counts else None
+        return frames.read(kind, frame, payload) if turn else None
 
     async def close(self) -> None:
         """Drop what is queued, and with it every view of the arena."""
@@ -177,17 +178,15 @@ class Lane:
                 return
         sending, head, payload = self._queue.popleft()
         try:
-            if not sending.written.cancelled():
-                await self._put(sending, head, payload)
+            if sending.written.cancelled():
+                return
+            head.index, head.heard = self._journal.stamp()
+            # Joining is the copy: whatever happens to the buffer now, the frame is whole.
+            frame = wire.seal(head, payload)
+            self._journal.keep(frame)
+            sending.uncopied -= 1
+            self._watch.sent(len(frame))
+            await self._write(frame)
         finally:
             self.queued_bytes -= payload.nbytes
             sending.wrote()
-
-    async def _put(self, sending: Sending, head: pb.Frame, payload: memoryview) -> None:
-        head.index, head.heard = self._journal.stamp()
-        # Joining is the copy: whatever happens to the buffer from now on, the frame is whole.
-        frame = wire.seal(head, payload)
-        self._journal.keep(frame)
-        sending.uncopied -= 1
-        self._watch.sent(len(frame))
-        await self._write(frame)
