@@ -72,6 +72,18 @@ def frame(
     return wire.seal(peer_pb2.Frame(index=index, **kind), memoryview(payload))
 
 
+SHARE = frame(
+    b"y" * 1000,
+    share=peer_pb2.Share(
+        sequence=7,
+        chunk=3,
+        spec=Spec(pb.OP_SUM, pb.DTYPE_INT8, 1000, 0).write(),
+        number=1,
+        size=1000,
+    ),
+)
+
+
 def sealed(data: bytes) -> bytes:
     """Whatever it is, with the checksum that it ought to have."""
     return bytes([14 << 3 | 5]) + crc32c(data).to_bytes(4, "little") + data
@@ -155,6 +167,69 @@ def test_a_peer_that_breaks_the_rules_is_lost(said: bytes) -> None:
             assert node == 0
             assert reason.startswith("it broke the rules: ")
             assert inbox.messages == []
+
+    asyncio.run(main())
+
+
+def unsealed(index: int) -> bytes:
+    return peer_pb2.Frame(index=index, left={"rank": 1}).SerializeToString()
+
+
+def changed(at: int) -> bytes:
+    data = bytearray(SHARE)
+    data[at] ^= 0x10
+    return bytes(data)
+
+
+@pytest.mark.case("M29")
+@pytest.mark.parametrize(
+    "damaged",
+    [*(changed(at) for at in (0, 1, 4, 5, 6, 9, 12, -1, -500)), unsealed(1), SHARE[:-1], b""],
+)
+def test_a_frame_with_one_bit_changed_is_never_taken_for_what_it_says_but_asked_for(
+    damaged: bytes,
+) -> None:
+    async def main() -> None:
+        async with one_node() as (links, call):
+            await greet(call)
+            await call.write(damaged)
+            await call.write(frame(index=2, left={"rank": 1, "sequences": 5}))
+            answer = await call.read()
+            assert isinstance(answer, bytes)
+            assert wire.is_whole(answer)
+            asked = peer_pb2.Frame.FromString(answer)
+            assert (asked.index, asked.heard, asked.tally.again) == (0, 0, True)
+            inbox = links.inboxes[1]
+            assert inbox.messages == []
+            await call.write(SHARE)
+            await call.write(frame(index=2, left={"rank": 1, "sequences": 5}))
+            await inbox.until(lambda: len(inbox.messages) == 2)
+            (_, share), (_, left) = inbox.messages
+            assert isinstance(share, Part)
+            assert b"".join(share.pieces) == b"y" * 1000
+            assert left == Left(1, 5)
+            assert inbox.losses == []
+
+    asyncio.run(main())
+
+
+def test_what_a_peer_asks_for_is_sent_again_as_it_was() -> None:
+    async def main() -> None:
+        async with one_node() as (links, call):
+            await greet(call)
+            for sequences in range(3):
+                await links.ends[1].send(0, Left(1, sequences))
+            said = [await call.read() for _ in range(3)]
+            await call.write(frame(index=0, heard=1, tally={"again": True}))
+            answer, *again = [await call.read() for _ in range(3)]
+            assert isinstance(answer, bytes)
+            tally = peer_pb2.Frame.FromString(answer)
+            assert (tally.index, tally.heard, tally.tally.again) == (1, 0, False)
+            assert again == said[1:]
+            registry = links.metrics[1].registry
+            (peer,) = links.addresses[0]
+            name = "gradwire_frames_resent_total"
+            assert registry.get_sample_value(name, {"peer": peer}) == 2
 
     asyncio.run(main())
 
