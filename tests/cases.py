@@ -35,7 +35,7 @@ CASES = {
     "M25": "a job of one rank",
     "M27": "the size of the buckets changes nothing",
     "M28": "replicas stay bit-identical",
-    "M29": "bytes that change on the way are an error, and no other mean",
+    "M29": "bytes that change on the way are sent again, and make no other mean",
     "M31": "ranks that bring different buckets fail, and are named",
     "M33": "buckets over 2 GiB",
     "M34": "ranks count alike, whatever their batches, unless they are weighed",

@@ -69,29 +69,28 @@ def split(data: bytes, into: type[M]) -> tuple[M, memoryview]:
 
     Raises ValueError where the bytes are no such message.
     """
-    view = memoryview(data)
-    start, body, end = _find_payload(view)
-    rest = bytes(view[:start]) if end == len(view) else bytes(view[:start]) + bytes(view[end:])
+    start, body, end = _find_payload(data)
+    rest = data[:start] if end == len(data) else data[:start] + data[end:]
     try:
-        return into.FromString(rest), view[body:end]
+        return into.FromString(rest), memoryview(data)[body:end]
     except DecodeError as error:
         raise ValueError(
             f"expected a {into.__name__}, got {len(data)} other bytes: {error}"
         ) from error
 
 
-def _find_payload(view: memoryview) -> tuple[int, int, int]:
+def _find_payload(data: bytes) -> tuple[int, int, int]:
     """Where the payload's field starts, its content starts, and it ends."""
-    position = 0
-    while position < len(view):
+    position, size = 0, len(data)
+    while position < size:
         start = position
-        tag, position = _read_varint(view, position)
+        tag, position = _read_varint(data, position)
         kind = tag & 7
         if kind == _VARINT:
-            _, position = _read_varint(view, position)
+            _, position = _read_varint(data, position)
         elif kind == _BYTES:
-            length, position = _read_varint(view, position)
-            if position + length > len(view):
+            length, position = _read_varint(data, position)
+            if position + length > size:
                 raise ValueError(f"a field of {length} bytes ends outside the message")
             if tag == _PAYLOAD_TAG:
                 return start, position, position + length
@@ -100,7 +99,7 @@ def _find_payload(view: memoryview) -> tuple[int, int, int]:
             position += _FIXED[kind]
         else:
             raise ValueError(f"unknown wire type {kind} at byte {start}")
-    return len(view), len(view), len(view)
+    return size, size, size
 
 
 def _varint(value: int) -> bytes:
@@ -112,12 +111,12 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        if position >= len(view) or shift > _LONGEST_SHIFT:
+        if position >= len(data) or shift > _LONGEST_SHIFT:
             raise ValueError(f"a number at byte {position} is cut short or too long")
-        byte = view[position]
+        byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

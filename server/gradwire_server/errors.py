@@ -4,7 +4,7 @@ GradwireServerError
 +- SettingsError       the operator's: a flag, a variable or the file
 +- StartError          the machine's: a port or path is taken, memory is short
 +- RefusedError        the caller's: this rank can't have this seat
-+- CorruptedError      the network's: bytes changed on the way; its link is lost
++- CorruptedError      the network's: bytes changed on the way; the frame comes again
 +- ReductionError      a collective failed; becomes a Failure message
    +- MismatchError    the ranks brought different things
    +- LostError        a rank or a daemon is gone
@@ -38,7 +38,7 @@ class RefusedError(GradwireServerError):
 
 
 class CorruptedError(GradwireServerError):
-    """A frame is not what it was when it was sent."""
+    """A frame is not what it was when it was sent; of the link, too many are."""
 
 
 class ReductionError(GradwireServerError):

@@ -27,10 +27,12 @@ _ROUND_BUCKETS = (
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The bytes exchanged with one peer."""
+    """What is exchanged with one peer: bytes, and frames that were damaged on the way."""
 
     sent: Counter
     received: Counter
+    resent: Counter
+    damaged: Counter
 
 
 class _Refresh(Collector):
@@ -79,6 +81,19 @@ class Metrics:
             ["peer", "direction"],
             registry=registry,
         )
+        resent = Counter(
+            "gradwire_frames_resent_total",
+            "Frames sent again, since one was damaged on the way to the daemon at an address.",
+            ["peer"],
+            registry=registry,
+        )
+        damaged = Counter(
+            "gradwire_frames_damaged_total",
+            "Frames that came damaged from the daemon at an address, and were asked for again.",
+            ["peer"],
+            registry=registry,
+        )
+        self._frames = resent, damaged
         self.local_bytes = Counter(
             "gradwire_local_bytes_total",
             "Tensor bytes taken from and given to this node's ranks.",
@@ -104,9 +119,11 @@ class Metrics:
     def hold_peer(self, address: str) -> Traffic:
         """The counters of a peer, which stay until each hold is released."""
         self._holds[address] += 1
-        return Traffic(
-            *(self.peer_bytes.labels(peer=address, direction=way) for way in _DIRECTIONS)
+        sent, received = (
+            self.peer_bytes.labels(peer=address, direction=way) for way in _DIRECTIONS
         )
+        resent, damaged = (each.labels(peer=address) for each in self._frames)
+        return Traffic(sent, received, resent, damaged)
 
     def release_peer(self, address: str) -> None:
         """A job that talked to this peer has ended; with the last one its series go."""
@@ -115,6 +132,8 @@ class Metrics:
             del self._holds[address]
             for way in _DIRECTIONS:
                 self.peer_bytes.remove(address, way)
+            for each in self._frames:
+                each.remove(address)
 
     def round_done(self, schedule: str, seconds: float) -> None:
         """Count a round."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gradwire_proto.v1 import aggregator_pb2
     from gradwire_server.transport.base import Message, Transport
+    from gradwire_server.transport.lane import Read, Write
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
@@ -89,7 +90,7 @@ class MemoryLinks:
 class GrpcLinks:
     """Nodes linked by gRPC over loopback."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each what another kind of test is about
         self,
         nodes: int,
         connections: int = 1,
@@ -97,19 +98,23 @@ class GrpcLinks:
         hosts: Sequence[str] = ("127.0.0.1",),
         dead: tuple[str, ...] = (),
         seed: int | None = None,
+        damage: Callable[[int, bytes], bytes] | None = None,
     ) -> None:
         """Every node listens on all hosts, and says that it does on the dead addresses, too.
 
-        With a seed, frames are held up on their way.
+        With a seed, frames are held up on their way. damage(node, frame) gives what comes of
+        what a node has written; it is not asked of hellos.
         """
         self._dead = dead
         self._nodes = nodes
         self._connections = connections
         self._hosts = hosts
         self._random = None if seed is None else random.Random(seed)  # noqa: S311 - delays
+        self._damage = damage
         self._servers: list[grpc.aio.Server] = []
         self.addresses: list[tuple[str, ...]] = []
         self.inboxes = [Inbox() for _ in range(nodes)]
+        self.metrics: dict[int, Metrics] = {}
         self.grpc: dict[int, GrpcTransport] = {}
 
     @property
@@ -144,14 +149,17 @@ class GrpcLinks:
     def attach(self, node: int) -> None:
         """Make a node's transport; it has not dialled yet."""
         group = Group(picture(*self.addresses), node)
+        self.metrics[node] = metrics()
         self.grpc[node] = GrpcTransport(
-            group, CHUNK_BYTES, self.inboxes[node], metrics(), self._connections
+            group, CHUNK_BYTES, self.inboxes[node], self.metrics[node], self._connections
         )
 
     def _acceptor(self, node: int) -> Callable[[Any, Context], Coroutine[Any, Any, None]]:
         async def exchange(_: object, context: Context) -> None:
             hello = peer_pb2.Frame.FromString(await context.read()).hello
-            read, write = self._held_up(context.read), self._held_up(context.write)
+            read, write = self._damaged(
+                hello.node, node, self._held_up(context.read), self._held_up(context.write)
+            )
             try:
                 await self.grpc[node].accept(hello, read, write)
             except ProtocolError as error:
@@ -168,6 +176,24 @@ class GrpcLinks:
             return await act(*arguments)
 
         return later
+
+    def _damaged(self, dialled: int, node: int, read: Read, write: Write) -> tuple[Read, Write]:
+        """One stream's, with frames damaged on their way."""
+        damage = self._damage
+        if damage is None:
+            return read, write
+        greeted = False
+
+        async def damaged_read() -> Any:  # noqa: ANN401 - EOF has no type
+            data = await read()
+            return data if data is grpc.aio.EOF else damage(dialled, data)
+
+        async def damaged_write(data: bytes) -> None:
+            nonlocal greeted
+            await write(damage(node, data) if greeted else data)
+            greeted = True
+
+        return damaged_read, damaged_write
 
     async def kill(self, node: int) -> None:
         """End every stream that was opened to a node, as its death would."""

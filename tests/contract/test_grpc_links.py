@@ -64,8 +64,24 @@ async def greet(call: Call) -> bytes:
     return peer_pb2.Frame.FromString(first).hello.key
 
 
-def frame(payload: bytes = b"", **kind: Any) -> bytes:  # noqa: ANN401 - a message or its fields
-    return wire.seal(peer_pb2.Frame(**kind), memoryview(payload))
+def frame(
+    payload: bytes = b"",
+    index: int = 1,
+    **kind: Any,  # noqa: ANN401 - a message or its fields
+) -> bytes:
+    return wire.seal(peer_pb2.Frame(index=index, **kind), memoryview(payload))
+
+
+SHARE = frame(
+    b"y" * 1000,
+    share=peer_pb2.Share(
+        sequence=7,
+        chunk=3,
+        spec=Spec(pb.OP_SUM, pb.DTYPE_INT8, 1000, 0).write(),
+        number=1,
+        size=1000,
+    ),
+)
 
 
 def sealed(data: bytes) -> bytes:
@@ -133,6 +149,10 @@ def test_a_node_that_is_linked_is_not_replaced_by_another() -> None:
         pytest.param(frame(b"x", piece={"number": 1, "offset": 1 << 40}), id="piece far out"),
         pytest.param(frame(b"x", piece={"number": 1 << 40, "offset": 64}), id="no such share"),
         pytest.param(frame(skip={"number": 1 << 40}), id="calls off what is not begun"),
+        pytest.param(frame(index=0, ping={}), id="does not count"),
+        pytest.param(frame(index=2, ping={}), id="leaves one out"),
+        pytest.param(frame(ping={}, heard=1), id="heard what was not said"),
+        pytest.param(frame(index=7, tally={}), id="tallies more than came"),
     ],
 )
 def test_a_peer_that_breaks_the_rules_is_lost(said: bytes) -> None:
@@ -151,39 +171,65 @@ def test_a_peer_that_breaks_the_rules_is_lost(said: bytes) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.case("M29")
-@pytest.mark.parametrize("at", [0, 1, 4, 5, 6, 9, 12, -1, -500])
-def test_a_frame_with_one_bit_changed_is_never_taken_for_what_it_says(at: int) -> None:
-    spec = Spec(pb.OP_SUM, pb.DTYPE_INT8, 1000, 0).write()
-    share = peer_pb2.Share(sequence=7, chunk=3, spec=spec, number=1, size=1000)
-    damaged = bytearray(frame(b"y" * 1000, share=share))
-    damaged[at] ^= 0x10
+def unsealed(index: int) -> bytes:
+    return peer_pb2.Frame(index=index, left={"rank": 1}).SerializeToString()
 
+
+def changed(at: int) -> bytes:
+    data = bytearray(SHARE)
+    data[at] ^= 0x10
+    return bytes(data)
+
+
+@pytest.mark.case("M29")
+@pytest.mark.parametrize(
+    "damaged",
+    [*(changed(at) for at in (0, 1, 4, 5, 6, 9, 12, -1, -500)), unsealed(1), SHARE[:-1], b""],
+)
+def test_a_frame_with_one_bit_changed_is_never_taken_for_what_it_says_but_asked_for(
+    damaged: bytes,
+) -> None:
     async def main() -> None:
         async with one_node() as (links, call):
             await greet(call)
-            await call.write(bytes(damaged))
+            await call.write(damaged)
+            await call.write(frame(index=2, left={"rank": 1, "sequences": 5}))
+            answer = await call.read()
+            assert isinstance(answer, bytes)
+            assert wire.is_whole(answer)
+            asked = peer_pb2.Frame.FromString(answer)
+            assert (asked.index, asked.heard, asked.tally.again) == (0, 0, True)
             inbox = links.inboxes[1]
-            await inbox.until(lambda: bool(inbox.losses))
-            ((node, reason),) = inbox.losses
-            assert node == 0
-            assert reason.startswith("data was damaged on the way from it: ")
-            assert reason.endswith("came with another checksum than it left with")
             assert inbox.messages == []
-            if at in {-1, -500}:
-                assert "a share of what seems round 7, chunk 3, 1" in reason
+            await call.write(SHARE)
+            await call.write(frame(index=2, left={"rank": 1, "sequences": 5}))
+            await inbox.until(lambda: len(inbox.messages) == 2)
+            (_, share), (_, left) = inbox.messages
+            assert isinstance(share, Part)
+            assert b"".join(share.pieces) == b"y" * 1000
+            assert left == Left(1, 5)
+            assert inbox.losses == []
 
     asyncio.run(main())
 
 
-def test_a_frame_without_a_checksum_is_refused() -> None:
+def test_what_a_peer_asks_for_is_sent_again_as_it_was() -> None:
     async def main() -> None:
         async with one_node() as (links, call):
             await greet(call)
-            await call.write(peer_pb2.Frame(goodbye={}).SerializeToString())
-            inbox = links.inboxes[1]
-            await inbox.until(lambda: bool(inbox.losses))
-            assert "a goodbye, 2 bytes, came with another checksum" in inbox.losses[0][1]
+            for sequences in range(3):
+                await links.ends[1].send(0, Left(1, sequences))
+            said = [await call.read() for _ in range(3)]
+            await call.write(frame(index=0, heard=1, tally={"again": True}))
+            answer, *again = [await call.read() for _ in range(3)]
+            assert isinstance(answer, bytes)
+            tally = peer_pb2.Frame.FromString(answer)
+            assert (tally.index, tally.heard, tally.tally.again) == (1, 0, False)
+            assert again == said[1:]
+            registry = links.metrics[1].registry
+            (peer,) = links.addresses[0]
+            name = "gradwire_frames_resent_total"
+            assert registry.get_sample_value(name, {"peer": peer}) == 2
 
     asyncio.run(main())
 
@@ -192,8 +238,8 @@ def test_a_peer_that_asks_without_end_is_lost() -> None:
     async def main() -> None:
         async with one_node() as (links, call):
             await greet(call)
-            for _ in range(MOST_PINGS + 1):
-                await call.write(frame(ping={}))
+            for index in range(1, MOST_PINGS + 2):
+                await call.write(frame(index=index, ping={}))
             inbox = links.inboxes[1]
             await inbox.until(lambda: bool(inbox.losses))
             assert "it broke the rules: it asked for more than" in inbox.losses[0][1]
@@ -259,8 +305,8 @@ def test_a_goodbye_on_one_lane_does_not_end_what_comes_on_another() -> None:
             assert await call.read() is grpc.aio.EOF
             spec = Spec(pb.OP_SUM, pb.DTYPE_INT8, 72, 0).write()
             share = peer_pb2.Share(spec=spec, number=1, size=72)
-            await further.write(frame(b"y" * 64, share=share))
-            await further.write(frame(goodbye={}))
+            await further.write(frame(b"y" * 64, 2, share=share))
+            await further.write(frame(index=3, goodbye={}))
             assert await further.read() is grpc.aio.EOF
             inbox = links.inboxes[1]
             ((_, message),) = inbox.messages

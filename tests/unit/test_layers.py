@@ -25,7 +25,9 @@ PURE = [
     *(SERVER / f"{name}.py" for name in ("group", "ledger", "office", "round")),
     *sorted(SERVER.glob("reduce/*.py")),
 ]
-PURE_LINKS = [SERVER / "transport" / f"{name}.py" for name in ("base", "stripes", "assembly")]
+PURE_LINKS = [
+    SERVER / "transport" / f"{name}.py" for name in ("assembly", "base", "journal", "stripes")
+]
 PURE_SERVER_MODULES = ("group", "ledger", "round", "reduce", "errors")
 CLIENT = ROOT / "client" / "gradwire"
 PURE_CLIENT = [CLIENT / f"_{name}.py" for name in ("inbox", "letters", "outbox")]

@@ -24,6 +24,8 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 METRICS = {
     "gradwire_build",
     "gradwire_errors",
+    "gradwire_frames_damaged",
+    "gradwire_frames_resent",
     "gradwire_jobs",
     "gradwire_local_bytes",
     "gradwire_peer_bytes",

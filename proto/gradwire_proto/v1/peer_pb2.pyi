@@ -22,7 +22,7 @@ SCHEDULE_DIRECT: Schedule
 SCHEDULE_ONE_SHOT: Schedule
 
 class Frame(_message.Message):
-    __slots__ = ("hello", "share", "abort", "left", "goodbye", "piece", "skip", "ping", "pong", "note", "checksum", "payload")
+    __slots__ = ("hello", "share", "abort", "left", "goodbye", "piece", "skip", "ping", "pong", "note", "tally", "index", "heard", "checksum", "payload")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,9 @@ class Frame(_message.Message):
     PING_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    TALLY_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
@@ -45,9 +48,12 @@ class Frame(_message.Message):
     ping: Ping
     pong: Pong
     note: _aggregator_pb2.Note
+    tally: Tally
+    index: int
+    heard: int
     checksum: int
     payload: bytes
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., share: _Optional[_Union[Share, _Mapping[str, object]]] = ..., abort: _Optional[_Union[Abort, _Mapping[str, object]]] = ..., left: _Optional[_Union[Left, _Mapping[str, object]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping[str, object]]] = ..., piece: _Optional[_Union[Piece, _Mapping[str, object]]] = ..., skip: _Optional[_Union[Skip, _Mapping[str, object]]] = ..., ping: _Optional[_Union[Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[Pong, _Mapping[str, object]]] = ..., note: _Optional[_Union[_aggregator_pb2.Note, _Mapping[str, object]]] = ..., checksum: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., share: _Optional[_Union[Share, _Mapping[str, object]]] = ..., abort: _Optional[_Union[Abort, _Mapping[str, object]]] = ..., left: _Optional[_Union[Left, _Mapping[str, object]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping[str, object]]] = ..., piece: _Optional[_Union[Piece, _Mapping[str, object]]] = ..., skip: _Optional[_Union[Skip, _Mapping[str, object]]] = ..., ping: _Optional[_Union[Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[Pong, _Mapping[str, object]]] = ..., note: _Optional[_Union[_aggregator_pb2.Note, _Mapping[str, object]]] = ..., tally: _Optional[_Union[Tally, _Mapping[str, object]]] = ..., index: _Optional[int] = ..., heard: _Optional[int] = ..., checksum: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol", "generation", "node", "chunk_bytes", "lane", "lanes", "key")
@@ -104,6 +110,12 @@ class Skip(_message.Message):
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     number: int
     def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class Tally(_message.Message):
+    __slots__ = ("again",)
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    again: bool
+    def __init__(self, again: _Optional[bool] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ()

@@ -11,6 +11,7 @@ from gradwire_server.errors import CorruptedError, ProtocolError
 from gradwire_server.round import Key, Spec
 from gradwire_server.transport.assembly import Opening, Piece, Skip
 from gradwire_server.transport.base import Abort, Left, Part
+from gradwire_server.transport.journal import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,18 +97,31 @@ def posted(note: aggregator_pb2.Note) -> pb.Frame:
     return pb.Frame(note=note)
 
 
-def decode(data: bytes) -> Heard:
-    """What a frame says, its payload a view.
+def tally(said: Tally) -> bytes:
+    """The frame of a tally, whole."""
+    frame = pb.Frame(index=said.index, heard=said.heard, tally=pb.Tally(again=said.again))
+    return wire.seal(frame, memoryview(b""))
 
-    Raises CorruptedError where it is not as it was sent, ValueError or ProtocolError where it
-    makes no sense.
+
+def unseal(data: bytes) -> tuple[pb.Frame, memoryview]:
+    """A frame, and its payload as a view.
+
+    Raises CorruptedError where it is not as it was sent, ValueError where it is no frame.
     """
     if not wire.is_whole(data):
         raise CorruptedError(
             f"{_name(data)}, {len(data)} bytes, came with another checksum than it left with"
         )
-    frame, payload = wire.split(data, pb.Frame)
-    kind = frame.WhichOneof("kind")
+    return wire.split(data, pb.Frame)
+
+
+def read_tally(frame: pb.Frame) -> Tally:
+    """What a tally says."""
+    return Tally(frame.index, frame.heard, frame.tally.again)
+
+
+def read(kind: str | None, frame: pb.Frame, payload: memoryview) -> Heard:
+    """What a frame of another kind says; ValueError or ProtocolError if it makes no sense."""
     if kind is None or kind not in _READERS:
         raise ProtocolError(f"expected a share, note, abort, left or goodbye, got {kind}")
     return _READERS[kind](frame, payload)

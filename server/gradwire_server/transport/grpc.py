@@ -121,16 +121,15 @@ class GrpcTransport:
     async def close(self) -> None:
         """See transport.base.Transport."""
         self._closing = True
+        linked = [self._dials[peer] for peer in self._links if peer in self._dials]
         try:
+            # Before a goodbye was read, a cancelled call could overtake it.
             async with asyncio.timeout(GOODBYE_SECONDS):
                 await asyncio.gather(*(link.part() for link in self._links.values()))
+                if linked:
+                    await asyncio.wait(linked)
         except TimeoutError:
             log.info("a peer did not take its goodbye")
-        # The other side ends each stream once it has read the goodbye; before that, a cancelled
-        # call could overtake it.
-        linked = [self._dials[peer] for peer in self._links if peer in self._dials]
-        if linked:
-            await asyncio.wait(linked, timeout=GOODBYE_SECONDS)
         for task in self._dials.values():
             task.cancel()
         await asyncio.gather(*self._dials.values(), return_exceptions=True)

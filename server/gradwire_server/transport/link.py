@@ -17,6 +17,7 @@ from gradwire_server.transport.base import Abort, Left, Part
 from gradwire_server.transport.frames import Goodbye, Ping, Pong, Posted
 from gradwire_server.transport.lane import BROKEN, Lane, Sending
 from gradwire_server.transport.stripes import BULK_BYTES, Order, Spread, cut
+from gradwire_server.transport.watch import Watch
 
 if TYPE_CHECKING:
     from gradwire_proto.v1 import aggregator_pb2
@@ -66,14 +67,12 @@ class Link:
         """This node is done: what ends now was meant to."""
         self._peer = peer
         self._receiver = receiver
-        self._traffic = traffic
+        self._watch = Watch(peer, traffic, standing)
         self._standing = standing
         self._lanes: dict[int, Lane] = {}
         self._claimed = {0}
         self._readers: set[asyncio.Task[str]] = set()
         self._lost = False
-        self._sent_bytes = 0
-        self._received_bytes = 0
         self._order = Order()
         self._spread = Spread()
         # A chunk of bytes may be summed in the widest type there is.
@@ -90,7 +89,7 @@ class Link:
     def status(self) -> Status:
         """How the link is."""
         connections = sum(lane.up for lane in self._lanes.values())
-        return Status(self.up, self._sent_bytes, self._received_bytes, connections)
+        return Status(self.up, self._watch.sent_bytes, self._watch.received_bytes, connections)
 
     def claim(self, lane: int) -> bool:
         """Whether nobody has had this lane; from now on somebody has."""
@@ -147,11 +146,6 @@ class Link:
         if payload.nbytes >= BULK_BYTES:
             self.bulk.set()
 
-    def _count_sent(self, size: int) -> None:
-        self._standing.moved()
-        self._sent_bytes += size
-        self._traffic.sent.inc(size)
-
     async def round_trip(self) -> float:
         """Seconds to the peer and back: the least of some."""
         least = float("inf")
@@ -164,10 +158,16 @@ class Link:
         return least
 
     async def part(self) -> None:
-        """Say goodbye on every lane; what was accepted goes before it."""
+        """Say goodbye on every lane; what was accepted goes before it.
+
+        Returns once the other side has read it, and ended the stream: before that it may ask
+        for what was damaged.
+        """
         self.closing = True
-        goodbye = frames.short(Goodbye())
-        await asyncio.gather(*(lane.send(goodbye) for lane in self._lanes.values()))
+        lanes = self._lanes.values()
+        await asyncio.gather(*(lane.send(frames.short(Goodbye())) for lane in lanes))
+        if self._readers:
+            await asyncio.wait(self._readers)
 
     async def close(self) -> None:
         """Drop what is queued."""
@@ -179,10 +179,10 @@ class Link:
 
     async def serve(self, number: int, read: Read, write: Write) -> None:
         """Use a stream as this lane; returns when it ends."""
-        lane = self._lanes[number] = Lane(write, self._count_sent, self._standing.turn)
+        lane = self._lanes[number] = Lane(write, self._watch, self._standing.turn)
         if self.closing and number:
             lane.put(Sending(1), frames.short(Goodbye()))
-        reader = asyncio.create_task(self._listen(read))
+        reader = asyncio.create_task(self._listen(lane, read))
         self._readers.add(reader)
         reason = _NO_GOODBYE
         try:
@@ -207,21 +207,20 @@ class Link:
             reader.cancel()
         self._receiver.lost(self._peer, reason)
 
-    async def _listen(self, read: Read) -> str:
+    async def _listen(self, lane: Lane, read: Read) -> str:
         """Hand on what comes; returns why nothing more does, or nothing after a goodbye."""
         try:
             while (data := await read()) is not grpc.aio.EOF:
-                self._standing.moved()
-                self._received_bytes += len(data)
-                self._traffic.received.inc(len(data))
-                heard = frames.decode(data)
+                self._watch.received(len(data))
+                heard = lane.take(data)
                 if isinstance(heard, Goodbye):
                     return ""
-                self._hear(heard)
+                if heard is not None:
+                    self._hear(heard)
         except BROKEN as error:
             return f"{_NO_GOODBYE} ({words(error)})"
         except CorruptedError as error:
-            return f"data was damaged on the way from it: {error}"
+            return str(error)
         except (ValueError, ProtocolError) as error:
             return f"it broke the rules: {error}"
         return _NO_GOODBYE
