@@ -23,6 +23,8 @@ CASES = {
     "M05": "mean over ranks, not over nodes, where nodes have unequal numbers of ranks",
     "M06": "fp16 neither overflows nor underflows on the way",
     "M07": "bf16 is rounded once, not at every hop",
+    "M08": "a NaN stays in its element, on all ranks, and all skip the same steps",
+    "M15": "fp16 with loss scaling",
     "M17": "uneven inputs with join()",
     "M19": "sparse gradients are averaged, or refused by name",
     "M22": "every dtype: the right sum or a clear refusal",

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from gradwire._errors import (
         AggregationError,
         ConnectError,
+        DriftError,
         GradwireError,
         LostError,
         MismatchError,
+        NonFiniteError,
         RoundTimeoutError,
         ZeroWeightError,
     )
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AggregationError",
     "ConnectError",
+    "DriftError",
     "GradwireError",
     "LostError",
     "MismatchError",
+    "NonFiniteError",
     "RoundTimeoutError",
     "Session",
     "SessionStats",

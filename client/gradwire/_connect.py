@@ -8,19 +8,23 @@ import os
 import socket
 import tempfile
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gradwire import _embedded
 from gradwire._chain import Chain
 from gradwire._channel import Daemon, Doorbell
+from gradwire._drift import EVERY, Verifier
 from gradwire._errors import AggregationError, ConnectError
 from gradwire._mail import Mail
 from gradwire._names import Names
+from gradwire._nonfinite import Guard
 from gradwire._pipeline import Carrier, Pipeline
 from gradwire._rendezvous import Meeting, Picture, find_store
 from gradwire._session import Place, Session
 from gradwire._settings import Settings, load
 from gradwire._shared_memory import Arena, from_now
+from gradwire._steps import Steps
 from gradwire._stream import Streaming
 from gradwire._ways import Way, Ways
 from gradwire_proto import PROTOCOL
@@ -57,6 +61,8 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     wire: str = "exact",
     insecure: bool | None = None,
     weight: float = 1.0,
+    nonfinite: str | None = None,
+    verify: bool | int = False,
     model: Module | None = None,
 ) -> Session:
     """Take this process's seat in its job; every rank must call it. Returns when all are there.
@@ -72,6 +78,13 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     hosts though nobody is authenticated. `weight`: see Session.weight. `model`: whose
     parameters are to be called by their names; see Session.watch.
 
+    `nonfinite` says what becomes of a result with a NaN or an infinity, which all ranks have in
+    the same elements: "pass" hands it on, and who brought it warns; "raise" makes the future
+    raise NonFiniteError on all ranks; "skip" lets no torch optimizer use the gradients of that
+    step of DDP, see Session.skips_step. The latter two name who brought it on all ranks, for
+    which each looks at what it brings; equal on all ranks. `verify`: every 100 steps of DDP, or
+    so many, the ranks compare digests of the model's parameters; DriftError where they differ.
+
     Raises ConnectError: no daemon, ranks that did not come, or a refusal; the text says what to
     do. TypeError for a model that is none.
     """
@@ -82,6 +95,9 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         daemon=daemon,
         insecure=insecure,
         weight=weight,
+        nonfinite=nonfinite,
+        verify=EVERY if verify is True else int(verify),
+        watches=model is not None,
     )
     if wire != "exact":
         raise ConnectError(f"expected wire='exact', the only one of this release, got {wire!r}")
@@ -179,7 +195,14 @@ class _Table:
 
     def session(self, names: Names) -> Session:
         """Take a seat at every worker."""
-        ways = Ways(len(self._picture.workers), self._sit_down)
+        settings, picture = self._settings, self._picture
+        node_of = [0] * self._world_size
+        for number, node in enumerate(picture.nodes):
+            for rank in node.ranks:
+                node_of[rank] = number
+        guard = Guard(settings.nonfinite, self._rank, node_of, names, Steps())
+        verifier = Verifier(settings.verify_every, names, self._rank, self._world_size)
+        ways = Ways(len(picture.workers), partial(self._sit_down, guard))
         place = Place(
             rank=self._rank,
             world_size=self._world_size,
@@ -189,9 +212,9 @@ class _Table:
             daemon=self._daemons[0],
             timeout=self._settings.timeout,
         )
-        return Session(place, ways, names, self._settings.weight)
+        return Session(place, ways, guard, verifier, settings.weight)
 
-    def _sit_down(self, worker: int, urgent: bool) -> Way:
+    def _sit_down(self, guard: Guard, worker: int, urgent: bool) -> Way:
         patience = self._settings.connect_timeout
         with contextlib.ExitStack() as unless_seated:
             daemon = Daemon(self._daemons[worker])
@@ -199,7 +222,7 @@ class _Table:
             seat = daemon.join(
                 self._request(worker, urgent=urgent), patience + JOIN_GRACE_SECONDS
             )
-            carrier = _open_carrier(daemon, seat, self._picture, patience)
+            carrier = _open_carrier(daemon, seat, self._picture, self._rank, patience)
             unless_seated.pop_all()
 
         _embedded.sit_down(daemon.address)
@@ -215,7 +238,7 @@ class _Table:
 
         page = page_bytes(seat.chunk_bytes)
         mail = Mail(self._rank, self._world_size, page, lambda: daemon.post(seat.seat))
-        pipeline = Pipeline(carrier, self._settings.timeout)
+        pipeline = Pipeline(carrier, self._settings.timeout, guard.judge)
         pipeline.attend(ended)
         return Way(pipeline, mail, leave, carrier.path)
 
@@ -250,7 +273,11 @@ def _reach(address: str, described: pb.DescribeResponse) -> list[str]:
 
 
 def _open_carrier(
-    daemon: Daemon, seat: pb.JoinResponse, picture: Picture, patience_seconds: float
+    daemon: Daemon,
+    seat: pb.JoinResponse,
+    picture: Picture,
+    rank: int,
+    patience_seconds: float,
 ) -> Carrier:
     """The arena where all ranks of the node share it, else the stream."""
     doorbell = None
@@ -273,7 +300,7 @@ def _open_carrier(
                 if chain is not None:
                     unless_used.pop_all()
                     return chain
-    return Streaming(daemon.stream(seat.seat), seat.chunk_bytes, seat.slots, doorbell)
+    return Streaming(daemon.stream(seat.seat), rank, seat.chunk_bytes, seat.slots, doorbell)
 
 
 def _chain(
@@ -287,7 +314,8 @@ def _chain(
         doorbell.close()
         raise
     world_size = sum(len(node.ranks) for node in picture.nodes)
-    return Chain(arena, doorbell, world_size, alone=len(picture.nodes) == 1)
+    alone, ranks = len(picture.nodes) == 1, picture.nodes[picture.node].ranks
+    return Chain(arena, doorbell, world_size, alone=alone, ranks=ranks)
 
 
 def _all_share(arena: Arena, picture: Picture, patience_seconds: float) -> bool:

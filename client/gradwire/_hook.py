@@ -16,4 +16,6 @@ def allreduce_hook(
     Returns at once. The future holds the bucket's own buffer, averaged in place, in its dtype:
     by `session.weight` as it is now, on each rank.
     """
-    return session.submit(bucket.buffer(), [tuple(each.shape) for each in bucket.gradients()])
+    origin = session.enter(bucket)
+    verify = session.verifying(origin)
+    return verify(session.submit(bucket.buffer(), origin.shapes, origin))

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import atexit
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from gradwire._drift import both
 from gradwire._errors import LostError
 from gradwire._order import gathering, reducing, scattering
-from gradwire._tensor import bytes_of, check_weight
+from gradwire._tensor import bytes_of, can_be_nonfinite, check_weight, inspected
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self
 
     import torch
+    from torch.distributed import GradBucket
+    from torch.utils.hooks import RemovableHandle
 
     from gradwire._collective import SessionStats
-    from gradwire._names import Names
+    from gradwire._drift import Verifier
+    from gradwire._nonfinite import Guard
     from gradwire._order import Order
     from gradwire._result import Result
+    from gradwire._steps import Origin
     from gradwire._tensor import Shape
     from gradwire._ways import Ways
 
@@ -50,11 +58,17 @@ class Session:
     also closed when the process ends.
     """
 
-    def __init__(self, place: Place, ways: Ways, names: Names, weight: float = 1.0) -> None:
+    def __init__(
+        self, place: Place, ways: Ways, guard: Guard, verifier: Verifier, weight: float = 1.0
+    ) -> None:
         self._place = place
         self._ways = ways
-        self._names = names
+        self._guard = guard
+        self._verifier = verifier
         self._weight = weight
+        self._before_steps: RemovableHandle | None = None
+        if guard.skips:
+            self._before_steps = register_optimizer_step_pre_hook(guard.steps.drop_gradients)
         atexit.register(self._exit)
 
     @property
@@ -112,16 +126,36 @@ class Session:
         check_weight(weight)
         self._weight = weight
 
+    @property
+    def step(self) -> int:
+        """Number of the training step under way, from 1, as the hook sees them: one begins with
+        the first bucket after the last one of the step before, and so ends after the optimizer.
+        """
+        return self._guard.steps.number
+
+    @property
+    def skips_step(self) -> bool:
+        """Where `nonfinite` is "skip": the gradients of the step under way are not finite, on
+        all ranks alike, and torch's optimizers don't use them. Others ask here, after
+        backward().
+        """
+        return self._guard.steps.skipping
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps were to be skipped; the same on all ranks."""
+        return self._guard.steps.skipped
+
     def watch(self, model: torch.nn.Module) -> None:
         """Learn what the model's parameters are called, with or without DDP around it.
 
         Errors and warnings then name them. Raises TypeError for what is no module.
         """
-        self._names.watch(model)
+        self._guard.names.watch(model)
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
         """What a parameter is called in a model that is watched; None in no such model."""
-        return self._names.of(parameter)
+        return self._guard.names.of(parameter)
 
     def all_reduce(
         self,
@@ -198,15 +232,34 @@ class Session:
         """
         return self._submit(gathering(tensor, brings))
 
+    def enter(self, bucket: GradBucket) -> Origin:
+        """For hooks, first of all: this bucket of the step has come."""
+        return self._guard.steps.enter(bucket)
+
+    def verifying(
+        self, origin: Origin
+    ) -> Callable[[Result[torch.Tensor]], Result[torch.Tensor]]:
+        """For hooks, before they submit a bucket: what to do with its future.
+
+        Where the ranks' parameters are to be compared now, the future waits for that, too, and
+        raises DriftError.
+        """
+        if not origin.last or not self._verifier.is_due(origin.step):
+            return lambda future: future
+        row, part = self._verifier.digests(counts=self._weight != 0.0)
+        gathered = self._submit(gathering(row, part))
+        check = partial(self._verifier.check, row, origin.step, self._guard.who)
+        return lambda future: both(gathered, future, check)
+
     def submit(
-        self, tensor: torch.Tensor, shapes: Sequence[Shape]
-    ) -> torch.futures.Future[torch.Tensor]:
+        self, tensor: torch.Tensor, shapes: Sequence[Shape], origin: Origin | None = None
+    ) -> Result[torch.Tensor]:
         """The mean, by the session's weights, of a flat tensor that holds parameters of these
         shapes; see all_reduce.
 
         For hooks: it is C++ code that waits for the future, and does no work meanwhile.
         """
-        future = self._submit(reducing(tensor, shapes, "mean", self._weight))
+        future = self._submit(reducing(tensor, shapes, "mean", self._weight, origin))
         self._ways.call_movers()
         return future
 
@@ -260,6 +313,9 @@ class Session:
     def close(self) -> None:
         """Leave the job; what is not complete fails on this rank. May be repeated."""
         atexit.unregister(self._exit)
+        handle, self._before_steps = self._before_steps, None
+        if handle is not None:
+            handle.remove()
         self._ways.end(LostError("this session was closed"))
 
     def _exit(self) -> None:
@@ -273,6 +329,8 @@ class Session:
 
     def _submit(self, order: Order, *, urgent: bool = False) -> Result[torch.Tensor]:
         self._ways.check_process()
+        if self._guard.inspects and can_be_nonfinite(order.described):
+            order = order._replace(described=inspected(order.described))
         return self._ways.submit(order, urgent=urgent)
 
     def _check(self, tensor: torch.Tensor, peer: int | None, tag: int) -> memoryview:

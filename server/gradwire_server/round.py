@@ -51,12 +51,19 @@ class Spec:
     shape_digest: int
     shapes: str = field(default="", compare=False)
     wire: pb.Wire = pb.WIRE_EXACT
+    inspected: bool = False
 
     @classmethod
     def read(cls, spec: pb.Spec) -> Spec:
         """What a message says."""
         return cls(
-            spec.op, spec.dtype, spec.elements, spec.shape_digest, spec.shapes, spec.wire
+            spec.op,
+            spec.dtype,
+            spec.elements,
+            spec.shape_digest,
+            spec.shapes,
+            spec.wire,
+            spec.inspected,
         )
 
     def write(self) -> pb.Spec:
@@ -68,6 +75,7 @@ class Spec:
             shape_digest=self.shape_digest,
             shapes=self.shapes,
             wire=self.wire,
+            inspected=self.inspected,
         )
 
     def __str__(self) -> str:
@@ -78,7 +86,8 @@ class Spec:
         if self.shapes.endswith("..."):
             # The rest is left out; where two differ only there, this still tells them apart.
             shapes += f" (shapes {self.shape_digest:08x})"
-        return f"{op} of {self.elements} x {dtype}{shapes}"
+        policy = " with nonfinite raise or skip" if self.inspected else ""
+        return f"{op} of {self.elements} x {dtype}{shapes}{policy}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ def test_nobody_reads_a_mean_without_weights_and_the_daemon_hears_of_it(node: No
     node.work()
     assert set(node.done) == {(rank, 1) for rank in range(3)}
 
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.uint8])
 def test_integers_are_added_exactly_and_their_mean_is_truncated(
     node: Node, dtype: torch.dtype
