@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from gradwire._errors import (
         AggregationError,
         ConnectError,
+        DriftError,
         GradwireError,
         LostError,
         MismatchError,
+        NonFiniteError,
         RoundTimeoutError,
         ZeroWeightError,
     )
@@ -36,9 +38,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AggregationError",
     "ConnectError",
+    "DriftError",
     "GradwireError",
     "LostError",
     "MismatchError",
+    "NonFiniteError",
     "Parameter",
     "RoundTimeoutError",
     "Session",

@@ -23,31 +23,21 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire._errors import LostError
+from gradwire._plan import Plan, Plans, essence
 from gradwire._shared_memory import from_now
-from gradwire_proto.arithmetic import Arithmetic, blocks
-from gradwire_proto.chunks import Cut, cut, cut_alone, overlap
-from gradwire_proto.dtypes import sum_itemsize
+from gradwire_proto.arithmetic import blocks
+from gradwire_proto.chunks import overlap
+from gradwire_proto.nonfinite import NOBODY, Finding, first_nonfinite
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import tensor_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gradwire._channel import Doorbell
     from gradwire._collective import Collective
     from gradwire._shared_memory import Arena
-    from gradwire._tensor import Described
     from gradwire_proto.control import Ticket
-
-MOST_PLANS = 1024
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Plan:
-    """How tensors of one description go along the chain."""
-
-    arithmetic: Arithmetic
-    cut: Cut
-    chunks: int
-    gathers: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +46,7 @@ class _Work:
 
     collective: Collective
     sequence: int
-    plan: _Plan
+    plan: Plan
     address: int
     """Of its elements; the collective keeps them there."""
     target: int
@@ -87,19 +77,26 @@ class Chain:
     told_early = True
 
     def __init__(
-        self, arena: Arena, doorbell: Doorbell, world_size: int, *, alone: bool
+        self,
+        arena: Arena,
+        doorbell: Doorbell,
+        world_size: int,
+        *,
+        alone: bool,
+        ranks: Sequence[int] = (),
     ) -> None:
+        """`ranks`: those of this node, in order; their numbers in it if not given."""
         self.daemon = doorbell.daemon
         self._arena = arena
         self._control = arena.control
         self._doorbell = doorbell
-        self._world_size = world_size
         self._alone = alone
         self._rank = arena.local_rank
+        self._number = ranks[self._rank] if ranks else self._rank
         self._last = arena.layout.ranks - 1
         self._finishing = alone and self._rank == self._last
         self._slots = arena.layout.slots
-        self._plans: dict[Described, _Plan] = {}
+        self._plans = Plans(arena.layout, world_size, alone=alone)
         self._queue: deque[_Work] = deque()
         self._passed: deque[_Passed] = deque()
         self._added = 0
@@ -114,30 +111,13 @@ class Chain:
         """See Carrier."""
         sequence = collective.sequence
         order = collective.order
-        plan, address = self._plan(order.described), order.flat.data_ptr()
+        plan, address = self._plans.of(order.described), order.flat.data_ptr()
         row, first = order.target
         target = row.data_ptr() - first * row.itemsize
         self._queue.append(_Work(collective, sequence, plan, address, target))
         self._control.submitted(self._rank, sequence + 1)
         if sequence >= self._control.limit:
             self._ring(pb.Ring(beyond=sequence))
-
-    def _plan(self, described: Described) -> _Plan:
-        """Made once: the same few buckets come again in every step."""
-        plan = self._plans.get(described)
-        if plan is None:
-            if len(self._plans) >= MOST_PLANS:
-                self._plans.clear()
-            plan = self._plans[described] = self._make_plan(described.spec)
-        return plan
-
-    def _make_plan(self, spec: tensor_pb2.Spec) -> _Plan:
-        size, most = sum_itemsize(spec.op, spec.dtype), self._arena.layout.chunk_bytes
-        pieces = cut(spec.elements, size, most)
-        if self._alone:
-            pieces = cut_alone(spec.elements, size, most, self._last + 1)
-        arithmetic = Arithmetic.of(spec.op, spec.dtype, self._world_size)
-        return _Plan(arithmetic, pieces, pieces.count, spec.op == tensor_pb2.OP_GATHER)
 
     def skip(self, sequence: int) -> None:
         """See Carrier."""
@@ -260,7 +240,7 @@ class Chain:
     def _agree(self, ticket: Ticket, work: _Work) -> bool:
         mine = work.collective.order.described.spec
         theirs = tensor_pb2.Spec.FromString(ticket.spec)
-        if _essence(mine) == _essence(theirs):
+        if essence(mine) == essence(theirs):
             return True
         disagreement = pb.Disagreement(sequence=ticket.sequence, mine=mine, theirs=theirs)
         self._ring(pb.Ring(disagreement=disagreement))
@@ -275,14 +255,23 @@ class Chain:
         total = self._arena.total(number, arithmetic)
         finishing = self._finishing and self._has_result(number, work, weights)
         result = self._arena.result(number, arithmetic) if finishing else None
-        for at, end in blocks(stop - start):
+        inspecting = work.plan.inspects and arithmetic.counts(weight)
+        bad: int | None = None
+        for at, end in blocks(stop - start, cached=finishing or inspecting):
             part = order.flat[start + at : start + end]
+            if inspecting and (own := first_nonfinite(part)) is not None:
+                self._control.note(number, Finding(self._number, at + own))
+                inspecting = False
             if self._rank == 0:
                 arithmetic.begin(total[at:end], part, weight)
             else:
                 arithmetic.add(total[at:end], part, weight)
             if result is not None:
                 arithmetic.finish(total[at:end], result[at:end], weights)
+                if work.plan.looks and bad is None:
+                    bad = first_nonfinite(result[at:end], at)
+        if bad is not None:
+            self._control.flag(number, self._control.noted(number) or Finding(NOBODY, bad))
 
     def _has_result(self, number: int, work: _Work, weights: float) -> bool:
         """Whether the chunk can be finished; if not, the daemon hears of it, and tells all."""
@@ -345,6 +334,9 @@ class Chain:
         self._passed.popleft()
         nanoseconds = 0
         if work is not None and not void:
+            if (found := self._control.finding(number)) is not None:
+                start, stop = work.plan.cut.range(chunk)
+                work.collective.hear(found, start, stop, self._number)
             self._copy_out(number, work, chunk)
             nanoseconds = time.perf_counter_ns() - since
             work.taken += 1
@@ -369,9 +361,3 @@ class Chain:
             if first < end:
                 source = slot + (first - extent[0]) * size
                 memmove(work.target + first * size, source, (end - first) * size)
-
-
-def _essence(spec: tensor_pb2.Spec) -> tuple[float, ...]:
-    tensor = spec.op, spec.dtype, spec.elements, spec.shape_digest
-    wire = spec.wire, spec.ratio, spec.stochastic, spec.seed, spec.identity, spec.feedback
-    return tensor + wire

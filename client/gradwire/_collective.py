@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gradwire._tensor import unflatten
+from gradwire_proto.nonfinite import NOBODY, Finding, first_nonfinite, least
 
 if TYPE_CHECKING:
     import torch
@@ -35,11 +36,22 @@ class Collective:
     order: Order
     future: Outcome
     since: float = field(default_factory=time.monotonic)
+    finding: Finding | None = None
+    """Where the result is not finite, as far as it has come."""
 
     @property
     def size(self) -> int:
         """Bytes."""
         return self.order.flat.nbytes
+
+    def hear(self, found: Finding, start: int, stop: int, rank: int) -> None:
+        """The result of the elements [start, stop) is not finite. Called before they are
+        written: where nobody says who brought it, this rank looks whether it did.
+        """
+        if found.rank == NOBODY and self.order.weighs:
+            own = first_nonfinite(self.order.flat[start:stop])
+            found = found if own is None else Finding(rank, own)
+        self.finding = least((self.finding, found.moved(start + self.order.first)))
 
     def finish(self) -> torch.Tensor:
         """The caller's tensor with the result in it."""

@@ -8,20 +8,25 @@ import os
 import socket
 import tempfile
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gradwire import _embedded
+from gradwire._buckets import Buckets
 from gradwire._chain import Chain
 from gradwire._channel import Daemon, Doorbell
 from gradwire._checkpoint import Residual, collect, parts
+from gradwire._drift import EVERY, Verifier
 from gradwire._errors import AggregationError, ConnectError
 from gradwire._mail import Mail
 from gradwire._names import Names
+from gradwire._nonfinite import Guard
 from gradwire._pipeline import Carrier, Pipeline
 from gradwire._rendezvous import Meeting, Picture, find_store
 from gradwire._session import Place, Session
 from gradwire._settings import Settings, load
 from gradwire._shared_memory import Arena, from_now
+from gradwire._steps import Steps
 from gradwire._stream import Streaming
 from gradwire._ways import Way, Ways
 from gradwire._wires import Wires
@@ -61,6 +66,8 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     wire: Wiring | None = None,
     insecure: bool | None = None,
     weight: float = 1.0,
+    nonfinite: str | None = None,
+    verify: bool | int = False,
     model: Module | None = None,
 ) -> Session:
     """Take this process's seat in its job; every rank must call it. Returns when all are there.
@@ -80,6 +87,12 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     "topk"), a gradwire.Wire, a list of pairs of a pattern of parameters' names and a wire, of
     which the first that matches counts, or a function from gradwire.Parameter to a wire; else
     GRADWIRE_WIRE, else exact. All ranks must choose alike.
+    `nonfinite` says what becomes of a result with a NaN or an infinity, which all ranks have in
+    the same elements: "pass" hands it on, and who brought it warns; "raise" makes the future
+    raise NonFiniteError on all ranks; "skip" lets no torch optimizer use the gradients of that
+    step of DDP, see Session.skips_step. The latter two name who brought it on all ranks, for
+    which each looks at what it brings; equal on all ranks. `verify`: every 100 steps of DDP, or
+    so many, the ranks compare digests of the model's parameters; DriftError where they differ.
 
     Raises ConnectError: no daemon, ranks that did not come, or a refusal; the text says what to
     do. TypeError for a model that is none.
@@ -92,6 +105,9 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         insecure=insecure,
         wire=wire,
         weight=weight,
+        nonfinite=nonfinite,
+        verify=EVERY if verify is True else int(verify),
+        watches=model is not None,
     )
     names = Names()
     if model is not None:
@@ -187,7 +203,14 @@ class _Table:
 
     def session(self, names: Names) -> Session:
         """Take a seat at every worker."""
-        ways = Ways(len(self._picture.workers), self._sit_down)
+        settings, picture = self._settings, self._picture
+        node_of = [0] * self._world_size
+        for number, node in enumerate(picture.nodes):
+            for rank in node.ranks:
+                node_of[rank] = number
+        guard = Guard(settings.nonfinite, self._rank, node_of, names, Steps())
+        verifier = Verifier(settings.verify_every, names, self._rank, self._world_size)
+        ways = Ways(len(picture.workers), partial(self._sit_down, guard))
         place = Place(
             rank=self._rank,
             world_size=self._world_size,
@@ -198,10 +221,10 @@ class _Table:
             local_ranks=tuple(self._picture.nodes[self._picture.node].ranks),
             timeout=self._settings.timeout,
         )
-        wires = Wires(self._settings.wire, names)
-        return Session(place, ways, names, wires, self._settings.weight)
+        buckets = Buckets(Wires(settings.wire, names), guard, verifier)
+        return Session(place, ways, buckets, settings.weight)
 
-    def _sit_down(self, worker: int, urgent: bool) -> Way:
+    def _sit_down(self, guard: Guard, worker: int, urgent: bool) -> Way:
         patience = self._settings.connect_timeout
         with contextlib.ExitStack() as unless_seated:
             daemon = Daemon(self._daemons[worker])
@@ -209,7 +232,7 @@ class _Table:
             seat = daemon.join(
                 self._request(worker, urgent=urgent), patience + JOIN_GRACE_SECONDS
             )
-            carrier = _open_carrier(daemon, seat, self._picture, patience)
+            carrier = _open_carrier(daemon, seat, self._picture, self._rank, patience)
             unless_seated.pop_all()
 
         _embedded.sit_down(daemon.address)
@@ -225,7 +248,7 @@ class _Table:
 
         page = page_bytes(seat.chunk_bytes)
         mail = Mail(self._rank, self._world_size, page, lambda: daemon.post(seat.seat))
-        pipeline = Pipeline(carrier, self._settings.timeout)
+        pipeline = Pipeline(carrier, self._settings.timeout, guard.judge)
         pipeline.attend(ended)
         return Way(pipeline, mail, leave, carrier.path, _Vault(daemon, seat.seat))
 
@@ -276,7 +299,11 @@ def _reach(address: str, described: pb.DescribeResponse) -> list[str]:
 
 
 def _open_carrier(
-    daemon: Daemon, seat: pb.JoinResponse, picture: Picture, patience_seconds: float
+    daemon: Daemon,
+    seat: pb.JoinResponse,
+    picture: Picture,
+    rank: int,
+    patience_seconds: float,
 ) -> Carrier:
     """The arena where all ranks of the node share it, else the stream."""
     doorbell = None
@@ -299,7 +326,7 @@ def _open_carrier(
                 if chain is not None:
                     unless_used.pop_all()
                     return chain
-    return Streaming(daemon.stream(seat.seat), seat.chunk_bytes, seat.slots, doorbell)
+    return Streaming(daemon.stream(seat.seat), rank, seat.chunk_bytes, seat.slots, doorbell)
 
 
 def _chain(
@@ -313,7 +340,8 @@ def _chain(
         doorbell.close()
         raise
     world_size = sum(len(node.ranks) for node in picture.nodes)
-    return Chain(arena, doorbell, world_size, alone=len(picture.nodes) == 1)
+    alone, ranks = len(picture.nodes) == 1, picture.nodes[picture.node].ranks
+    return Chain(arena, doorbell, world_size, alone=alone, ranks=ranks)
 
 
 def _all_share(arena: Arena, picture: Picture, patience_seconds: float) -> bool:

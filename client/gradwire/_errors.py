@@ -6,6 +6,8 @@ GradwireError
    +- MismatchError        the ranks brought different things; the session goes on
    +- RoundTimeoutError    somebody did not come in time; the session goes on
    +- ZeroWeightError      all ranks brought weight 0 to a mean; the session goes on
+   +- NonFiniteError       a result is not finite, and may not be; the session goes on
+   +- DriftError           the ranks' parameters differ; the session goes on
    +- LostError            a rank or daemon is gone; the session is over
 """
 
@@ -34,6 +36,21 @@ class RoundTimeoutError(AggregationError):
 
 class ZeroWeightError(AggregationError, ValueError):
     """All ranks brought weight 0 to a mean: there is nothing to take it of."""
+
+
+class NonFiniteError(AggregationError, ArithmeticError):
+    """A result has a NaN or an infinity, and `nonfinite` is "raise"; the text names who brought
+    it.
+    """
+
+    def __init__(self, text: str, rank: int | None = None) -> None:
+        super().__init__(text)
+        self.rank = rank
+        """The lowest rank that brought one; None where only the sum overflowed."""
+
+
+class DriftError(AggregationError):
+    """The ranks' parameters, which ought to be equal, are not; the text names who differs."""
 
 
 class LostError(AggregationError):

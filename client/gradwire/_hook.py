@@ -16,5 +16,4 @@ def allreduce_hook(
     Returns at once. The future holds the bucket's own buffer, averaged in place, in its dtype:
     by `session.weight` as it is now, on each rank.
     """
-    shapes = [tuple(each.shape) for each in bucket.gradients()]
-    return session.submit(bucket.buffer(), shapes, bucket.parameters())
+    return session.reduce(bucket)

@@ -21,6 +21,7 @@ from gradwire._tensor import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gradwire._steps import Origin
     from gradwire._tensor import Described, Shape
     from gradwire._wires import Coded
 
@@ -45,6 +46,15 @@ class Order(NamedTuple):
     """What of the result is written back."""
     into: torch.Tensor | None = None
     """Where the only range is written; None for where it lies in `flat`."""
+    origin: Origin | None = None
+    """What it is, where a hook brought it."""
+    first: int = 0
+    """Which element of the whole the first of `flat` is."""
+
+    @property
+    def weighs(self) -> bool:
+        """What this rank brings has a part in the result."""
+        return self.weight != 0.0
 
     @property
     def target(self) -> tuple[torch.Tensor, int]:
@@ -68,17 +78,26 @@ class Order(NamedTuple):
             first, end = takes[0]
             gone = self.takes[0][0] - start
             into = into[first - gone : end - gone]
-        return Order(flat, flat, described, self.weight, brings, takes, into)
+        first = self.first + start
+        return Order(
+            flat, flat, described, self.weight, brings, takes, into, self.origin, first
+        )
 
 
-def reducing(tensor: torch.Tensor, shapes: Sequence[Shape], op: str, weight: float) -> Order:
+def reducing(
+    tensor: torch.Tensor,
+    shapes: Sequence[Shape],
+    op: str,
+    weight: float,
+    origin: Origin | None = None,
+) -> Order:
     """A tensor that every rank gets back whole.
 
     Raises TypeError or ValueError for what can't be reduced.
     """
     described = describe(tensor, shapes, op, weight)
     whole = (0, described.spec.elements)
-    return Order(tensor, flatten(tensor), described, weight, whole, (whole,))
+    return Order(tensor, flatten(tensor), described, weight, whole, (whole,), origin=origin)
 
 
 def scattering(

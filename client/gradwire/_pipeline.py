@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from gradwire._collective import Collective, SessionStats
 from gradwire._errors import AggregationError, LostError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from gradwire._order import Order
+    from gradwire_proto.nonfinite import Finding
 
 SILENCE_GRACE_SECONDS = 5.0
 """The daemon itself says who is late; one that is silent for so much longer is stuck."""
@@ -108,16 +109,25 @@ class Outcome(Protocol):
         ...
 
 
+Judge: TypeAlias = "Callable[[Order, Finding], None]"
+
+
+def _pass(_: Order, __: Finding) -> None:
+    """It is as it is."""
+
+
 class Pipeline:
     """One rank's collectives. All methods may be called from any thread."""
 
-    def __init__(self, carrier: Carrier, timeout: float) -> None:
+    def __init__(self, carrier: Carrier, timeout: float, judge: Judge = _pass) -> None:
+        """`judge` is called with what is not finite; what it raises becomes the outcome."""
         self._rounds = self._bytes = 0
         self._seconds = 0.0
         self.over: AggregationError | None = None
         self._at_end: list[Callable[[AggregationError, bool], None]] = []
         self._process = os.getpid()
         self._carrier = carrier
+        self._judge = judge
         self._timeout = timeout
         self._lock = threading.RLock()
         self._open: dict[int, Collective] = {}
@@ -341,7 +351,13 @@ class Pipeline:
             self._bytes += size
             self._seconds += time.monotonic() - collective.since
             self._carrier.resolved(min(self._open, default=self._next_sequence), size)
-        collective.future.settle(collective.finish if error is None else error)
+        collective.future.settle((lambda: self._finish(collective)) if error is None else error)
+
+    def _finish(self, collective: Collective) -> torch.Tensor:
+        result = collective.finish()
+        if collective.finding is not None:
+            self._judge(collective.order, collective.finding)
+        return result
 
     def _check_silence(self) -> None:
         silent = time.monotonic() - self._heard

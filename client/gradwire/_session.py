@@ -7,28 +7,28 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
 from gradwire._checkpoint import pack, unpack
 from gradwire._errors import LostError
 from gradwire._order import gathering, reducing, scattering
-from gradwire._result import joined
 from gradwire._tensor import bytes_of, check_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
     import torch
+    from torch.distributed import GradBucket
+    from torch.utils.hooks import RemovableHandle
 
+    from gradwire._buckets import Buckets
     from gradwire._checkpoint import State
     from gradwire._collective import SessionStats
-    from gradwire._names import Names
     from gradwire._order import Order
     from gradwire._result import Result
-    from gradwire._tensor import Shape
     from gradwire._ways import Ways
     from gradwire._wire import AnyWire
-    from gradwire._wires import Coded, Piece, Wires
 
 
 log = logging.getLogger(__name__)
@@ -60,14 +60,15 @@ class Session:
     also closed when the process ends.
     """
 
-    def __init__(
-        self, place: Place, ways: Ways, names: Names, wires: Wires, weight: float = 1.0
-    ) -> None:
+    def __init__(self, place: Place, ways: Ways, buckets: Buckets, weight: float = 1.0) -> None:
         self._place = place
         self._ways = ways
-        self._names = names
-        self._wires = wires
+        self._buckets = buckets
+        self._guard = guard = buckets.guard
         self._weight = weight
+        self._before_steps: RemovableHandle | None = None
+        if guard.skips:
+            self._before_steps = register_optimizer_step_pre_hook(guard.steps.drop_gradients)
         atexit.register(self._exit)
 
     @property
@@ -125,16 +126,36 @@ class Session:
         check_weight(weight)
         self._weight = weight
 
+    @property
+    def step(self) -> int:
+        """Number of the training step under way, from 1, as the hook sees them: one begins with
+        the first bucket after the last one of the step before, and so ends after the optimizer.
+        """
+        return self._guard.steps.number
+
+    @property
+    def skips_step(self) -> bool:
+        """Where `nonfinite` is "skip": the gradients of the step under way are not finite, on
+        all ranks alike, and torch's optimizers don't use them. Others ask here, after
+        backward().
+        """
+        return self._guard.steps.skipping
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps were to be skipped; the same on all ranks."""
+        return self._guard.steps.skipped
+
     def watch(self, model: torch.nn.Module) -> None:
         """Learn what the model's parameters are called, with or without DDP around it.
 
         Errors and warnings then name them. Raises TypeError for what is no module.
         """
-        self._names.watch(model)
+        self._guard.names.watch(model)
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
         """What a parameter is called in a model that is watched; None in no such model."""
-        return self._names.of(parameter)
+        return self._guard.names.of(parameter)
 
     def all_reduce(  # noqa: PLR0913 - a tensor and an op, the rest keywords
         self,
@@ -176,7 +197,8 @@ class Session:
         """
         shapes = [tuple(getattr(tensor, "shape", ()))]
         order = reducing(tensor, shapes, op, self._weigh(op, weight))
-        return self._submit(order.over(self._coded(tensor, wire, op, name)), urgent=urgent)
+        coded = self._buckets.wires.coded(tensor, wire, op, name)
+        return self._submit(order.over(coded), urgent=urgent)
 
     def reduce_scatter(
         self,
@@ -200,7 +222,7 @@ class Session:
         shares memory with other parts of the tensor.
         """
         order = scattering(tensor, takes, op, self._weigh(op, weight), out)
-        return self._submit(order.over(self._coded(tensor, None, op, None)))
+        return self._submit(order.over(self._buckets.wires.coded(tensor, None, op, None)))
 
     def all_gather(
         self, tensor: torch.Tensor, brings: tuple[int, int]
@@ -218,38 +240,16 @@ class Session:
         """
         return self._submit(gathering(tensor, brings))
 
-    def submit(
-        self,
-        tensor: torch.Tensor,
-        shapes: Sequence[Shape],
-        parameters: Sequence[torch.Tensor] = (),
-    ) -> torch.futures.Future[torch.Tensor]:
-        """The mean, by the session's weights, of a flat tensor that holds parameters of these
-        shapes; see all_reduce.
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The mean, by the session's weights, of one of DDP's buckets, in place; for hooks.
 
-        For hooks: it is C++ code that waits for the future, and does no work meanwhile. Given
-        the parameters themselves, it takes the wires that the session's rules say.
+        Like all_reduce, over the wires that the session's rules say for the bucket's
+        parameters.
         """
-        if self._wires.is_exact or not parameters:
-            future = self._submit(reducing(tensor, shapes, "mean", self._weight))
-        else:
-            pieces = self._wires.pieces(parameters, tensor.numel())
-            parts = [self._submit_piece(tensor, piece) for piece in pieces]
-            future = parts[0] if len(parts) == 1 else joined(parts, lambda: tensor)
+        future = self._buckets.reduce(bucket, self._weight, self._submit)
+        # It is C++ code that waits for it, and does no work meanwhile.
         self._ways.call_movers()
         return future
-
-    def _submit_piece(self, tensor: torch.Tensor, piece: Piece) -> Result[torch.Tensor]:
-        part = tensor if piece.is_all(tensor) else tensor[piece.start : piece.stop]
-        order = reducing(part, piece.shapes, "mean", self._weight)
-        return self._submit(order.over(piece.coded))
-
-    def _coded(
-        self, tensor: torch.Tensor, wire: AnyWire | None, op: str, name: str | None
-    ) -> Coded | None:
-        if wire is None and self._wires.is_exact:
-            return None
-        return self._wires.coded(tensor, wire, op, name)
 
     def send(
         self, tensor: torch.Tensor, to: int, tag: int = 0, timeout: float | None = None
@@ -299,7 +299,7 @@ class Session:
         self._check_idle()
         first = self.rank == self._place.local_ranks[0]
         ways = [vault.read() if first else [] for vault in self._ways.vaults()]
-        return pack(self._layout(), ways, self._wires.known)
+        return pack(self._layout(), ways, self._buckets.wires.known)
 
     def load_state_dict(self, state: State) -> None:
         """Go on where the session that returned this state was; every rank, before its first
@@ -339,6 +339,9 @@ class Session:
     def close(self) -> None:
         """Leave the job; what is not complete fails on this rank. May be repeated."""
         atexit.unregister(self._exit)
+        handle, self._before_steps = self._before_steps, None
+        if handle is not None:
+            handle.remove()
         self._ways.end(LostError("this session was closed"))
 
     def _exit(self) -> None:
@@ -352,7 +355,7 @@ class Session:
 
     def _submit(self, order: Order, *, urgent: bool = False) -> Result[torch.Tensor]:
         self._ways.check_process()
-        return self._ways.submit(order, urgent=urgent)
+        return self._ways.submit(self._buckets.guarded(order), urgent=urgent)
 
     def _check(self, tensor: torch.Tensor, peer: int | None, tag: int) -> memoryview:
         """The bytes of a message."""

@@ -13,7 +13,7 @@ from gradwire_proto.addresses import split_address
 from gradwire_proto.dtypes import LEAST_WEIGHT, MOST_WEIGHT, is_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gradwire._wires import Rule, Wiring
 
@@ -21,6 +21,10 @@ T = TypeVar("T")
 
 LONGEST_SECONDS = 30 * 24 * 3600.0
 """A month; more than that means for ever, and the system's clocks can't all count it."""
+
+
+POLICIES = ("pass", "raise", "skip")
+"""What may become of a result that is not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,9 @@ class Settings:
     insecure: bool
     wire: Rule = EXACT
     weight: float = 1.0
+    nonfinite: str = "pass"
+    verify_every: int = 0
+    """Steps; 0: never."""
 
 
 def load(  # noqa: PLR0913 - keywords only, as connect's
@@ -47,6 +54,9 @@ def load(  # noqa: PLR0913 - keywords only, as connect's
     insecure: bool | None,
     wire: Wiring | None,
     weight: float = 1.0,
+    nonfinite: str | None = None,
+    verify: int = 0,
+    watches: bool = False,
 ) -> Settings:
     """Arguments before environment before defaults. ConnectError lists all mistakes."""
     mistakes: list[str] = []
@@ -73,16 +83,10 @@ def load(  # noqa: PLR0913 - keywords only, as connect's
         insecure=pick("GRADWIRE_INSECURE", insecure, _switch, default=False),
         wire=rule if rule is not None else pick("GRADWIRE_WIRE", None, Wire.of, EXACT),
         weight=weight,
+        nonfinite=pick("GRADWIRE_NONFINITE", nonfinite, str, "pass"),
+        verify_every=verify,
     )
-    mistakes += [
-        f"{name}={seconds}: expected seconds above 0, at most {LONGEST_SECONDS:.0f}"
-        for name in ("timeout", "connect_timeout", "warn_after")
-        if not 0 < (seconds := getattr(settings, name)) <= LONGEST_SECONDS
-    ]
-    if settings.daemon is not None and (mistake := _address_mistake(settings.daemon)):
-        mistakes.append(f"daemon={settings.daemon}: {mistake}")
-    if not is_weight(weight):
-        mistakes.append(f"weight={weight}: expected 0, or {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}")
+    mistakes += _mistakes(settings, watches=watches)
     if mistakes:
         raise ConnectError("\n".join(mistakes))
     return settings
@@ -96,6 +100,25 @@ def _rule(wire: Wiring | None, mistakes: list[str]) -> Rule | None:
     except ValueError as error:
         mistakes.append(f"wire={wire!r}: {error}")
         return EXACT
+
+
+def _mistakes(settings: Settings, *, watches: bool) -> Iterator[str]:
+    """What is wrong with values that could be read."""
+    for name in ("timeout", "connect_timeout", "warn_after"):
+        if not 0 < (seconds := getattr(settings, name)) <= LONGEST_SECONDS:
+            limit = f"at most {LONGEST_SECONDS:.0f}"
+            yield f"{name}={seconds}: expected seconds above 0, {limit}"
+    if settings.daemon is not None and (mistake := _address_mistake(settings.daemon)):
+        yield f"daemon={settings.daemon}: {mistake}"
+    if not is_weight(settings.weight):
+        weights = f"0, or {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
+        yield f"weight={settings.weight}: expected {weights}"
+    if settings.nonfinite not in POLICIES:
+        yield f"nonfinite={settings.nonfinite}: expected one of {', '.join(POLICIES)}"
+    if settings.verify_every < 0:
+        yield f"verify={settings.verify_every}: expected steps, True or False"
+    if settings.verify_every and not watches:
+        yield "verify needs the model: connect(model=..., verify=...)"
 
 
 def _seconds(text: str) -> float:

@@ -13,6 +13,7 @@ import torch
 from gradwire._errors import LostError
 from gradwire_proto.chunks import Cut, cut, overlap
 from gradwire_proto.dtypes import DTYPES, sum_itemsize
+from gradwire_proto.nonfinite import read
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import tensor_pb2
 
@@ -72,11 +73,17 @@ class Streaming:
     told_early = False
 
     def __init__(
-        self, line: Line, chunk_bytes: int, slots: int, beside: Doorbell | None = None
+        self,
+        line: Line,
+        rank: int,
+        chunk_bytes: int,
+        slots: int,
+        beside: Doorbell | None = None,
     ) -> None:
         """`beside`: the daemon's line to a rank whose neighbours share no memory."""
         self.daemon = line.daemon
         self._line = line
+        self._rank = rank
         self._chunk_bytes = chunk_bytes
         self._slots = slots
         self._beside = beside
@@ -125,6 +132,9 @@ class Streaming:
         work = self._open.get(response.sequence)
         if work is None:
             return True
+        if response.HasField("nonfinite"):
+            start, stop = work.cut.range(response.chunk)
+            work.collective.hear(read(response.nonfinite), start, stop, self._rank)
         if payload.nbytes:
             work.take(response.chunk, payload)
         work.received += 1

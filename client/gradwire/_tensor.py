@@ -157,6 +157,21 @@ def part_of(whole: Described, elements: int) -> Described:
     return Described(spec, spec.SerializeToString())
 
 
+def can_be_nonfinite(whole: Described) -> bool:
+    """It is reduced, and may hold NaNs and infinities."""
+    spec = whole.spec
+    return spec.op != pb.OP_GATHER and not DTYPES[spec.dtype].is_integer
+
+
+@lru_cache(maxsize=1024)
+def inspected(whole: Described) -> Described:
+    """The same, in which all ranks look for NaNs and infinities."""
+    spec = pb.Spec()
+    spec.CopyFrom(whole.spec)
+    spec.inspected = True
+    return Described(spec, spec.SerializeToString())
+
+
 def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
     if op not in OPS:
         raise ValueError(f"expected op to be one of {', '.join(OPS)}, got {op!r}")

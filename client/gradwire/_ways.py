@@ -8,13 +8,14 @@ workers; small ones take turns.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gradwire._collective import SessionStats
-from gradwire._errors import AggregationError, LostError
+from gradwire._errors import AggregationError, LostError, NonFiniteError
 from gradwire._result import Result
 from gradwire._tensor import unflatten
 
@@ -206,7 +207,7 @@ def _spread(
     result: Result[torch.Tensor] = Result(lambda _, deadline: _work(parts, deadline))
     whole.result = result
     for way, (start, stop) in zip(ways, ranges, strict=False):
-        part = _Part(whole)
+        part = _Part(whole, len(parts))
         way.pipeline.bring(order.part(start, stop), part)
         if parts:
             # Whoever waits works for one way after the other.
@@ -229,12 +230,13 @@ class _Whole:
         self._order = order
         self._open = parts
         self._lock = threading.Lock()
-        self._error: Exception | None = None
+        self._errors: dict[tuple[float, int], Exception] = {}
 
-    def settled(self, error: Exception | None) -> None:
-        """One part more has."""
+    def settled(self, number: int, error: Exception | None) -> None:
+        """One part more has. Of several errors, all ranks choose the same."""
         with self._lock:
-            self._error = self._error or error
+            if error is not None:
+                self._errors[_severity(error), number] = error
             self._open -= 1
             if self._open:
                 return
@@ -242,14 +244,25 @@ class _Whole:
         assert result is not None, "it is set before the first part is brought"  # noqa: S101
         # It holds the parts, and they hold this: the tensor would stay until Python looks.
         self.result = None
-        result.settle(self._error or (lambda: unflatten(order.flat, order.tensor)))
+        if self._errors:
+            result.settle(self._errors[min(self._errors)])
+        else:
+            result.settle(lambda: unflatten(order.flat, order.tensor))
+
+
+def _severity(error: Exception) -> float:
+    """The least is told: of results that are not finite, the one with the lowest rank."""
+    if isinstance(error, NonFiniteError):
+        return math.inf if error.rank is None else error.rank
+    return -1
 
 
 class _Part:
     """See _pipeline.Outcome."""
 
-    def __init__(self, whole: _Whole) -> None:
+    def __init__(self, whole: _Whole, number: int) -> None:
         self._whole = whole
+        self._number = number
         self._done = False
 
     def done(self) -> bool:
@@ -259,7 +272,8 @@ class _Part:
     def settle(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
         """See Outcome."""
         self._done = True
-        self._whole.settled(outcome if isinstance(outcome, Exception) else _raised(outcome))
+        error = outcome if isinstance(outcome, Exception) else _raised(outcome)
+        self._whole.settled(self._number, error)
 
 
 def _raised(outcome: Callable[[], torch.Tensor]) -> Exception | None:

@@ -115,7 +115,7 @@ class Wires:
         Raises ValueError for a wire that does not exist.
         """
         shape = tuple(tensor.shape)
-        if wire is None and name is None and isinstance(self._rule, tuple):
+        if wire is None and (self.is_exact or (name is None and isinstance(self._rule, tuple))):
             return None
         chosen = (
             self._decide(Parameter(name, shape, tensor.dtype))

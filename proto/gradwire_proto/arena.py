@@ -20,7 +20,7 @@ NONCE_BYTES = 16
 
 _PAGE = 4096
 _MAGIC = b"gradwire"
-_VERSION = 2
+_VERSION = 3
 _HEADER = struct.Struct(f"<8sIIIQ{NONCE_BYTES}s")
 
 

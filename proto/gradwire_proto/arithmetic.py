@@ -26,6 +26,9 @@ SERIAL_ELEMENTS = 32704
 """Up to 32768 elements torch adds in the calling thread; beyond, it wakes its pool, which the
 training has better use for."""
 
+BLOCK_ELEMENTS = 128 * 1024
+"""A block of the running sum stays in the cache from one step to the next."""
+
 # Payloads that arrive are bytes, which torch would rather have writable; they are only read. It
 # says so once a process: here, where nobody hears it, whatever filters are set later.
 with warnings.catch_warnings(action="ignore"):
@@ -112,6 +115,15 @@ class Arithmetic:
         if result.data_ptr() != total.data_ptr():
             result.copy_(total)
 
+    def counts(self, weight: float) -> bool:
+        """Whether a part of this weight is looked at."""
+        return self._factor(weight) != 0.0
+
+    @property
+    def is_floating_point(self) -> bool:
+        """What is reduced may hold NaNs and infinities."""
+        return self.dtype.is_floating_point
+
     def _factor(self, weight: float) -> float:
         return weight * self.scale if self.mean else 1.0
 
@@ -123,9 +135,14 @@ def view(buffer: ArrayLike | memoryview, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=dtype)
 
 
-def blocks(elements: int) -> list[tuple[int, int]]:
-    """Start and end of pieces that torch works on in the calling thread."""
-    if elements <= SERIAL_ELEMENTS or torch.get_num_threads() == 1:
+def blocks(elements: int, *, cached: bool = False) -> list[tuple[int, int]]:
+    """Start and end of pieces that torch works on in the calling thread.
+
+    What is done to pieces that are to be cached finds them where the step before left them.
+    """
+    step = SERIAL_ELEMENTS
+    if torch.get_num_threads() == 1:
+        step = BLOCK_ELEMENTS if cached else elements
+    if elements <= step:
         return [(0, elements)]
-    starts = range(0, elements, SERIAL_ELEMENTS)
-    return [(start, min(start + SERIAL_ELEMENTS, elements)) for start in starts]
+    return [(start, min(start + step, elements)) for start in range(0, elements, step)]

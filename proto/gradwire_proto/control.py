@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradwire_proto.arena import SLOT_BLOCK_BYTES
+from gradwire_proto.nonfinite import Finding
 from gradwire_proto.semaphore import Semaphore
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _FENCE = 40
 # Words of a slot's block.
 _TICKET, _SEQUENCE, _CHUNK, _VOID, _WEIGHT, _SPEC_BYTES = 0, 1, 2, 3, 4, 5
 _DONE, _RELEASED = 8, 9
+_NONFINITE, _CULPRIT, _ELEMENT = 10, 11, 12
 _SPEC = 16 * _WORD
 
 LONGEST_SPEC = SLOT_BLOCK_BYTES - _SPEC
@@ -194,6 +196,7 @@ class Control:
         words[block + _SEQUENCE] = sequence
         words[block + _CHUNK] = chunk
         words[block + _VOID] = 0
+        words[block + _NONFINITE] = words[block + _CULPRIT] = 0
         self._floats[block + _WEIGHT] = 0.0
         words[block + _SPEC_BYTES] = len(spec)
         start = block * _WORD + _SPEC
@@ -228,6 +231,31 @@ class Control:
         if more:
             self._floats[place] += more
         return self._floats[place]
+
+    def note(self, number: int, found: Finding) -> None:
+        """A rank has brought something that is not finite. The first rank to do so is kept."""
+        block, words = self._blocks[number % self._slots], self._words
+        if not words[block + _CULPRIT]:
+            words[block + _CULPRIT], words[block + _ELEMENT] = found.rank + 1, found.element
+
+    def noted(self, number: int) -> Finding | None:
+        """What a rank of this node has brought; see note."""
+        block, words = self._blocks[number % self._slots], self._words
+        if not words[block + _CULPRIT]:
+            return None
+        return Finding(words[block + _CULPRIT] - 1, words[block + _ELEMENT])
+
+    def flag(self, number: int, found: Finding) -> None:
+        """The ticket's result is not finite. Said before it is finished."""
+        block, words = self._blocks[number % self._slots], self._words
+        words[block + _CULPRIT], words[block + _ELEMENT] = found.rank + 1, found.element
+        words[block + _NONFINITE] = 1
+
+    def finding(self, number: int) -> Finding | None:
+        """Where the ticket's result is not finite; see flag."""
+        if not self._words[self._blocks[number % self._slots] + _NONFINITE]:
+            return None
+        return self.noted(number)
 
     def spoil(self, number: int) -> None:
         """The ticket's collective has failed; its slot holds no result."""

@@ -17,6 +17,7 @@ from gradwire_proto.control import SHARES, STREAMS, Progress, Ticket
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gradwire_proto.nonfinite import Finding
     from gradwire_server.local import Place
     from gradwire_server.metrics import Metrics
     from gradwire_server.shared_memory import Arena
@@ -82,8 +83,14 @@ class Chain:
         """Sum of the local ranks' weights."""
         return self._control.weight(number)
 
-    def publish(self, number: int) -> None:
-        """The result is in the slot."""
+    def noted(self, number: int) -> Finding | None:
+        """What one of the local ranks brought that is not finite."""
+        return self._control.noted(number)
+
+    def publish(self, number: int, found: Finding | None = None) -> None:
+        """The result is in the slot, finite or not."""
+        if found is not None:
+            self._control.flag(number, found)
         self._control.finish(number)
         self._control.wake_all()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradwire_proto.nonfinite import first_nonfinite
 from gradwire_server.codecs import SEGMENT_ELEMENTS, codec_of, encoded_size, segments
 from gradwire_server.errors import ProtocolError
 from gradwire_server.kernels import ChunkSum, bytes_of
@@ -18,6 +19,7 @@ from gradwire_server.kernels import ChunkSum, bytes_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from gradwire_proto.nonfinite import Finding
     from gradwire_server.feedback import Loan
     from gradwire_server.kernels import Partial
     from gradwire_server.local import Place
@@ -152,9 +154,16 @@ class CodedSum(ChunkSum):
             self._handed_out[share] = self._write(share, reread=True)
         if result.data_ptr() != total.data_ptr():
             result.copy_(total)
+        found = (
+            first_nonfinite(result[start:stop], start) for start, stop in segments(len(result))
+        )
+        self._conclude(share, next((each for each in found if each is not None), None))
 
-    def store(self, share: int, pieces: Sequence[memoryview]) -> None:
+    def store(
+        self, share: int, pieces: Sequence[memoryview], found: Finding | None = None
+    ) -> None:
         """See ChunkSum."""
+        self.findings[share] = found
         self._read(self._part(self._result, share), pieces, torch.Tensor.copy_)
 
     def _read(

@@ -219,6 +219,7 @@ class Execution:
     async def _add(self, frame: Frame) -> None:
         part = self._take_partial(frame)
         await self._run(part.size, self._total.add, frame.share, part.pieces, part.weight)
+        self._total.note(frame.share, part.finding)
 
     async def _fold(self, frames: tuple[Frame, ...]) -> None:
         if self._coding is None:
@@ -230,6 +231,8 @@ class Execution:
         before = [(part.pieces, part.weight) for source, part in parts if source < own]
         after = [(part.pieces, part.weight) for source, part in parts if source > own]
         await self._run(size * len(parts), self._total.fold, share, before, after)
+        for _, part in parts:
+            self._total.note(share, part.finding)
 
     async def _finish(self, share: int) -> None:
         if not self._total.has_result(share):
@@ -240,7 +243,7 @@ class Execution:
 
     async def _store(self, frame: Frame) -> None:
         part = self._take(frame, self._total.final_bytes(frame.share))
-        await self._run(part.size, self._total.store, frame.share, part.pieces)
+        await self._run(part.size, self._total.store, frame.share, part.pieces, part.finding)
         self._final.add(frame.share)
 
     def _take_partial(self, frame: Frame) -> Part:
@@ -266,6 +269,7 @@ class Execution:
             total.weights[share],
             self.round.spec,
             (total.final(share) if share in self._final else total.partial(share),),
+            total.findings[share],
         )
 
     async def _send(self, target: int, part: Part) -> None:

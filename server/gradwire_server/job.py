@@ -21,6 +21,7 @@ from gradwire_server.transport.grpc import GrpcTransport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gradwire_proto.nonfinite import Finding
     from gradwire_server.kernels import Kernels
     from gradwire_server.metrics import Metrics
     from gradwire_server.round import Key
@@ -175,10 +176,12 @@ class Job:
 
     # -- engine.Ranks
 
-    def result(self, rank: int, key: Key, result: memoryview) -> None:
+    def result(
+        self, rank: int, key: Key, result: memoryview, found: Finding | None = None
+    ) -> None:
         """See engine.Ranks."""
         if rank in self._seats:
-            self._seats[rank].result(key, result)
+            self._seats[rank].result(key, result, found)
 
     def failed(self, rank: int, sequence: int, failure: pb.Failure) -> None:
         """See engine.Ranks."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias
 
 import torch
 
-from gradwire_proto.arithmetic import Arithmetic, view
+from gradwire_proto.arithmetic import BLOCK_ELEMENTS, Arithmetic, view
+from gradwire_proto.nonfinite import NOBODY, Finding, first_nonfinite, least
 from gradwire_proto.v1 import tensor_pb2
 
 if TYPE_CHECKING:
@@ -37,9 +38,6 @@ INLINE_BYTES = 256 * 1024
 
 LONE_INLINE_BYTES = 16 << 20
 """With one round in hand nothing else could run meanwhile; then this much is done in place."""
-
-BLOCK_ELEMENTS = 128 * 1024
-"""The running sum of a block stays in the cache while the ranks' tensors stream past it."""
 
 
 class Kernels:
@@ -109,6 +107,10 @@ class ChunkSum:
         self.weights = [0.0] * len(shares)
         """Of what each share holds. One to which nothing was brought, of what is gathered, is
         blank: its memory holds anything."""
+        self.findings: list[Finding | None] = [None] * len(shares)
+        """Of each share: while it is partial, the lowest rank that is known to have brought
+        something not finite; once it is final, whether it has it."""
+        self._inspected = spec.inspected and self._arithmetic.is_floating_point
 
     @property
     def size(self) -> int:
@@ -119,14 +121,23 @@ class ChunkSum:
         """The result, once it is there."""
         return bytes_of(self._result)
 
-    def adopt(self, weight: float) -> None:
+    @property
+    def finding(self) -> Finding | None:
+        """Where the result is not finite, once it is there."""
+        return least(self.findings)
+
+    def adopt(self, weight: float, found: Finding | None = None) -> None:
         """The local ranks have made their sum by themselves; it is in its place."""
         self.weights = [weight] * len(self._shares)
+        self.findings = [found] * len(self._shares)
 
-    def add_local(self, payloads: list[memoryview], weights: list[float]) -> None:
+    def add_local(
+        self, payloads: list[memoryview], weights: list[float], ranks: Sequence[int] = ()
+    ) -> None:
         """Sum the local ranks' chunks, in the order given; none, where nothing is brought."""
         if not payloads:
             return
+        self._inspect(payloads, weights, ranks)
         inputs = [view(payload, self._dtype) for payload in payloads]
         for start in range(0, self.elements, BLOCK_ELEMENTS):
             block = slice(start, start + BLOCK_ELEMENTS)
@@ -135,6 +146,21 @@ class ChunkSum:
             for each, weight in zip(inputs[1:], weights[1:], strict=True):
                 self._arithmetic.add(total, each[block], weight)
         self.weights = [sum(weights)] * len(self._shares)
+
+    def _inspect(
+        self, payloads: Sequence[memoryview], weights: Sequence[float], ranks: Sequence[int]
+    ) -> None:
+        if not self._inspected:
+            return
+        for rank, weight, payload in zip(ranks, weights, payloads, strict=True):
+            element = first_nonfinite(view(payload, self._dtype))
+            if element is not None and self._arithmetic.counts(weight):
+                self.findings = [Finding(rank, element)] * len(self._shares)
+                return
+
+    def note(self, share: int, found: Finding | None) -> None:
+        """Another node says so of what it sent of a share."""
+        self.findings[share] = least((self.findings[share], found))
 
     def add(self, share: int, pieces: Sequence[memoryview], weight: float) -> None:
         """Add another node's partial sum of a share."""
@@ -169,10 +195,27 @@ class ChunkSum:
         total, out = self._part(self._sum, share), self._part(self._result, share)
         if self._is_blank(share):
             total.zero_()
-        self._arithmetic.finish(total, out, self.weights[share])
+        found = None
+        for start in range(0, max(1, len(total)), BLOCK_ELEMENTS):
+            block = slice(start, start + BLOCK_ELEMENTS)
+            self._arithmetic.finish(total[block], out[block], self.weights[share])
+            if found is None and self._arithmetic.is_floating_point:
+                found = first_nonfinite(out[block], start)
+        self._conclude(share, found)
 
-    def store(self, share: int, pieces: Sequence[memoryview]) -> None:
+    def _conclude(self, share: int, found: int | None) -> None:
+        """Say of a final share which of its elements is the first that is not finite."""
+        first, _ = self._shares[share]
+        noted, own = self.findings[share], None
+        if found is not None:
+            own = least((noted, Finding(NOBODY, first + found)))
+        self.findings[share] = own
+
+    def store(
+        self, share: int, pieces: Sequence[memoryview], found: Finding | None = None
+    ) -> None:
         """Put another node's finished share in its place."""
+        self.findings[share] = found
         for place, piece in _beside(self._part(self._result, share), pieces):
             place.copy_(piece)
 

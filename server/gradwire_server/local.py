@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from gradwire_proto.nonfinite import Finding
     from gradwire_proto.v1 import aggregator_pb2
     from gradwire_server.chain import Chain
     from gradwire_server.execution import Arrived
@@ -100,8 +101,11 @@ class PrivateSlots:
 class Ranks(Protocol):
     """The local ranks, as they are spoken to."""
 
-    def result(self, rank: int, key: Key, result: memoryview) -> None:
-        """The chunk of a rank that gets it in a message is reduced.
+    def result(
+        self, rank: int, key: Key, result: memoryview, found: Finding | None = None
+    ) -> None:
+        """The chunk of a rank that gets it in a message is reduced,
+        and not finite if so found.
 
         The memory is valid during the call.
         """
@@ -136,17 +140,15 @@ class Streamed:
 
     def add(self, total: ChunkSum) -> None:
         """See Local; in the order of the ranks."""
-        everybody = [
-            self._round.contributions[rank] for rank in sorted(self._round.contributions)
-        ]
-        brought = [each for each in everybody if not each.is_blank]
-        payloads = [each.payload for each in brought if each.payload is not None]
-        total.add_local(payloads, [each.weight for each in brought])
+        everybody = sorted(self._round.contributions.items())
+        brought = {rank: each for rank, each in everybody if not each.is_blank}
+        payloads = [each.payload for each in brought.values() if each.payload is not None]
+        total.add_local(payloads, [each.weight for each in brought.values()], list(brought))
 
     def publish(self, total: ChunkSum) -> None:
         """See Local."""
         for rank in self._ranks:
-            self._to.result(rank, self._round.key, total.whole())
+            self._to.result(rank, self._round.key, total.whole(), total.finding)
 
     def release(self) -> None:
         """See Local."""
@@ -171,12 +173,12 @@ class Chained:
 
     def add(self, total: ChunkSum) -> None:
         """See Local."""
-        total.adopt(self._chain.weight(self._ticket))
+        total.adopt(self._chain.weight(self._ticket), self._chain.noted(self._ticket))
 
     def publish(self, total: ChunkSum) -> None:
         """See Local."""
         self._published = True
-        self._chain.publish(self._ticket)
+        self._chain.publish(self._ticket, total.finding)
 
     def release(self) -> None:
         """See Local."""

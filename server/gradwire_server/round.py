@@ -98,6 +98,7 @@ class Spec:
     shapes: str = field(default="", compare=False)
     coding: Coding | None = None
     """None: the wire is exact."""
+    inspected: bool = False
 
     @classmethod
     def read(cls, spec: pb.Spec) -> Spec:
@@ -109,6 +110,7 @@ class Spec:
             spec.shape_digest,
             spec.shapes,
             Coding.read(spec),
+            spec.inspected,
         )
 
     def write(self) -> pb.Spec:
@@ -120,6 +122,7 @@ class Spec:
             shape_digest=self.shape_digest,
             shapes=self.shapes,
             wire=pb.WIRE_EXACT,
+            inspected=self.inspected,
         )
         if (coding := self.coding) is not None:
             spec.wire, spec.ratio, spec.stochastic = (
@@ -143,7 +146,8 @@ class Spec:
             # The rest is left out; where two differ only there, this still tells them apart.
             shapes += f" (shapes {self.shape_digest:08x})"
         wire = "" if self.coding is None else f" over wire {self.coding}"
-        return f"{op} of {self.elements} x {dtype}{shapes}{wire}"
+        policy = " with nonfinite raise or skip" if self.inspected else ""
+        return f"{op} of {self.elements} x {dtype}{shapes}{wire}{policy}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from gradwire_server.round import Contribution, Key, Spec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gradwire_proto.nonfinite import Finding
     from gradwire_server.group import Member
 
 
@@ -71,10 +72,12 @@ class Seat:
         if self._lease is not None:
             self._lease.cancel()
 
-    def result(self, key: Key, result: memoryview) -> None:
+    def result(self, key: Key, result: memoryview, found: Finding | None = None) -> None:
         """Send the rank its result."""
         assert self._carrier is not None, "a rank that contributed has a stream"  # noqa: S101
         response = pb.ReduceResponse(sequence=key.sequence, chunk=key.chunk)
+        if found is not None:
+            response.nonfinite.CopyFrom(found.write())
         self._carrier.send(wire.join(response, result))
 
     def failed(self, sequence: int, failure: pb.Failure) -> None:

@@ -24,6 +24,7 @@ from gradwire_server.transport.memory import MemoryNetwork, MemoryTransport
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
+    from gradwire_proto.nonfinite import Finding
     from gradwire_proto.v1 import aggregator_pb2, peer_pb2
     from gradwire_server.transport.base import Message
 
@@ -38,15 +39,19 @@ class Heard:
 
     def __init__(self) -> None:
         self.results: dict[tuple[int, Key], bytes] = {}
+        self.findings: dict[tuple[int, Key], Finding | None] = {}
         self.failures: dict[tuple[int, int], aggregator_pb2.Failure] = {}
         """By rank and sequence."""
         self._news = asyncio.Event()
 
-    def result(self, rank: int, key: Key, result: memoryview) -> None:
+    def result(
+        self, rank: int, key: Key, result: memoryview, found: Finding | None = None
+    ) -> None:
         """See engine.Ranks."""
         if (rank, key) in self.results:
             raise AssertionError(f"rank {rank} got a second result of {key}")
         self.results[rank, key] = bytes(result)
+        self.findings[rank, key] = found
         self._news.set()
 
     def failed(self, rank: int, sequence: int, failure: aggregator_pb2.Failure) -> None:

@@ -174,7 +174,7 @@ def hooked(session: Session) -> list[float | str]:
     session.weight = float(len(batch))
     results.append(weigh(replica, batch, layer))
     session.weight = 0.0
-    future = session.submit(torch.ones(1), [(1,)])
+    future = session.all_reduce(torch.ones(1))
     with pytest.raises(ValueError, match="all 2 ranks brought weight 0"):
         future.wait()
     session.weight = float(len(batch))

@@ -162,16 +162,18 @@ class ReduceRequest(_message.Message):
     def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ReduceResponse(_message.Message):
-    __slots__ = ("sequence", "chunk", "failure", "payload")
+    __slots__ = ("sequence", "chunk", "failure", "nonfinite", "payload")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    NONFINITE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     chunk: int
     failure: Failure
+    nonfinite: _tensor_pb2.NonFinite
     payload: bytes
-    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ..., nonfinite: _Optional[_Union[_tensor_pb2.NonFinite, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class PostRequest(_message.Message):
     __slots__ = ("seat", "note", "payload")

@@ -74,7 +74,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., node: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., lane: _Optional[int] = ..., lanes: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Share(_message.Message):
-    __slots__ = ("sequence", "chunk", "schedule", "step", "index", "weight", "spec", "number", "after", "size")
+    __slots__ = ("sequence", "chunk", "schedule", "step", "index", "weight", "spec", "number", "after", "size", "nonfinite")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class Share(_message.Message):
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    NONFINITE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     chunk: int
     schedule: Schedule
@@ -95,7 +96,8 @@ class Share(_message.Message):
     number: int
     after: int
     size: int
-    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., number: _Optional[int] = ..., after: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+    nonfinite: _tensor_pb2.NonFinite
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., number: _Optional[int] = ..., after: _Optional[int] = ..., size: _Optional[int] = ..., nonfinite: _Optional[_Union[_tensor_pb2.NonFinite, _Mapping[str, object]]] = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("number", "offset")

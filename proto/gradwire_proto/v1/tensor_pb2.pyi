@@ -71,7 +71,7 @@ WIRE_FP8: Wire
 WIRE_TOPK: Wire
 
 class Spec(_message.Message):
-    __slots__ = ("op", "dtype", "elements", "shape_digest", "shapes", "wire", "ratio", "stochastic", "seed", "identity", "feedback")
+    __slots__ = ("op", "dtype", "elements", "shape_digest", "shapes", "wire", "ratio", "stochastic", "seed", "identity", "feedback", "inspected")
     OP_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class Spec(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_FIELD_NUMBER: _ClassVar[int]
+    INSPECTED_FIELD_NUMBER: _ClassVar[int]
     op: Op
     dtype: Dtype
     elements: int
@@ -94,4 +95,13 @@ class Spec(_message.Message):
     seed: int
     identity: int
     feedback: bool
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., elements: _Optional[int] = ..., shape_digest: _Optional[int] = ..., shapes: _Optional[str] = ..., wire: _Optional[_Union[Wire, str]] = ..., ratio: _Optional[float] = ..., stochastic: _Optional[bool] = ..., seed: _Optional[int] = ..., identity: _Optional[int] = ..., feedback: _Optional[bool] = ...) -> None: ...
+    inspected: bool
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., elements: _Optional[int] = ..., shape_digest: _Optional[int] = ..., shapes: _Optional[str] = ..., wire: _Optional[_Union[Wire, str]] = ..., ratio: _Optional[float] = ..., stochastic: _Optional[bool] = ..., seed: _Optional[int] = ..., identity: _Optional[int] = ..., feedback: _Optional[bool] = ..., inspected: _Optional[bool] = ...) -> None: ...
+
+class NonFinite(_message.Message):
+    __slots__ = ("rank", "element")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    element: int
+    def __init__(self, rank: _Optional[int] = ..., element: _Optional[int] = ...) -> None: ...

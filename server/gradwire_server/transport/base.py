@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from gradwire_proto.nonfinite import Finding
     from gradwire_proto.v1 import aggregator_pb2, peer_pb2
     from gradwire_server.round import Key, Spec
 
@@ -24,6 +25,8 @@ class Part:
     weight: float
     spec: Spec
     pieces: tuple[memoryview, ...]
+    finding: Finding | None = None
+    """Partial: what one of the ranks brought. Final: that it is not finite."""
 
     @property
     def size(self) -> int:

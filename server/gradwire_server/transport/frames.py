@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from gradwire_proto import wire
+from gradwire_proto import nonfinite, wire
 from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_server.errors import CorruptedError, ProtocolError
 from gradwire_server.round import Key, Spec
@@ -83,6 +83,7 @@ def opening(part: Part, number: int, after: int, size: int) -> pb.Frame:
         number=number,
         after=after,
         size=size,
+        nonfinite=None if part.finding is None else part.finding.write(),
     )
     return pb.Frame(share=share)
 
@@ -148,6 +149,7 @@ def _opening(frame: pb.Frame, payload: memoryview) -> Opening:
         share.weight,
         Spec.read(share.spec),
         (payload,),
+        nonfinite.read(share.nonfinite) if share.HasField("nonfinite") else None,
     )
     return Opening(share.number, share.after, share.size, part)
 

@@ -1,0 +1,105 @@
+"""The steps of a training, as the hook sees them: which bucket is of which, which to skip."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.weak import WeakTensorKeyDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    import torch.distributed as dist
+
+    from gradwire._tensor import Shape
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Origin:
+    """One bucket of one step."""
+
+    step: int
+    index: int
+    parameters: Sequence[torch.Tensor]
+    last: bool
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Of the parameters, in the bucket's order."""
+        return [tuple(each.shape) for each in self.parameters]
+
+    def find(self, element: int) -> tuple[torch.Tensor, int] | None:
+        """Which parameter an element of the bucket belongs to, and which of its own it is."""
+        for parameter in self.parameters:
+            width = 2 if parameter.is_complex() else 1
+            if element < parameter.numel() * width:
+                return parameter, element // width
+            element -= parameter.numel() * width
+        return None
+
+
+class Steps:
+    """Counts steps. One begins with the first bucket after the last one of the step before.
+
+    Buckets come on the threads of autograd, what is to be skipped on others.
+    """
+
+    def __init__(self) -> None:
+        self.number = 1
+        """Of the step under way."""
+        self.skipped = 0
+        """Steps that were to be skipped."""
+        self.skipping = False
+        """The step under way is."""
+        self._ended = False
+        self._lock = threading.Lock()
+        self._reduced: list[weakref.ref[torch.Tensor]] = []
+        self._void: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        """Parameters whose gradients are of a step that is to be skipped."""
+
+    def enter(self, bucket: dist.GradBucket) -> Origin:
+        """The hook has been handed this bucket."""
+        parameters = bucket.parameters()
+        with self._lock:
+            if self._ended:
+                self._begin()
+            self._ended = bucket.is_last()
+            self._reduced += [weakref.ref(each) for each in parameters]
+            for parameter in parameters if self._void else ():
+                self._void.pop(parameter, None)
+            if self.skipping:
+                self._avoid()
+            return Origin(self.number, bucket.index(), parameters, bucket.is_last())
+
+    def _begin(self) -> None:
+        self.number += 1
+        self.skipping = False
+        self._reduced.clear()
+
+    def skip(self, step: int) -> None:
+        """This step is not to change the parameters."""
+        with self._lock:
+            if step != self.number:
+                return
+            self.skipped += not self.skipping
+            self.skipping = True
+            self._avoid()
+
+    def _avoid(self) -> None:
+        for reference in self._reduced:
+            if (parameter := reference()) is not None:
+                self._void[parameter] = True
+
+    def drop_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:  # noqa: ANN401
+        """Before an optimizer's step: what is to be skipped has no gradient."""
+        with self._lock:
+            if not self._void:
+                return
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if self._void.pop(parameter, None):
+                        parameter.grad = None
