@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,13 +76,25 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
+def _chosen(arguments: argparse.Namespace, done: Sequence[Run]) -> list[tuple[str, str]]:
+    """What is asked for, of subjects and wires, and not there yet where that matters."""
+    there = Counter((run.subject, run.wire) for run in done)
+    return [
+        (subject.name, wire.name)
+        for subject in SUBJECTS
+        for wire in WIRES
+        if arguments.only is None or subject.name in arguments.only
+        if arguments.wire is None or wire.name in arguments.wire
+        if not arguments.resume or there[subject.name, wire.name] < arguments.seeds
+    ]
+
+
 def _trainings(
-    subject: Subject, arguments: argparse.Namespace, done: Sequence[Run], failed: list[str]
+    subject: Subject, wires: list[str], arguments: argparse.Namespace, failed: list[str]
 ) -> Iterator[Run]:
-    """All of a subject's that are asked for; those of a wire that fails end with it."""
+    """Over these wires, seed by seed; a wire that fails is noted, and the next one's turn."""
     if arguments.steps is not None:
         subject = replace(subject, steps=arguments.steps)
-    wires = _chosen(subject, arguments, done)
     while wires:
         left = dict.fromkeys(wires, arguments.seeds)
         try:
@@ -93,14 +106,6 @@ def _trainings(
         unfinished = [wire for wire in wires if left[wire]]
         failed += [f"{subject.name} over {wire}" for wire in unfinished[:1]]
         wires = unfinished[1:]
-
-
-def _chosen(subject: Subject, arguments: argparse.Namespace, done: Sequence[Run]) -> list[str]:
-    if arguments.only is not None and subject.name not in arguments.only:
-        return []
-    there = {run.wire for run in done if run.subject == subject.name}
-    wanted = [wire.name for wire in WIRES if wire.name not in there]
-    return [name for name in wanted if arguments.wire is None or name in arguments.wire]
 
 
 def _train(subject: Subject, wires: Sequence[str], seeds: int) -> Iterator[Run]:

@@ -157,7 +157,7 @@ class Text:
         self, network: nn.Module, steps: int
     ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
         """See Material."""
-        optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=0.01)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=0.01)
         return optimizer, _warm_up_and_down(optimizer, steps)
 
     def batches(self, seed: int, rank: int, ranks: int) -> Iterator[Examples]:
