@@ -23,10 +23,13 @@ if TYPE_CHECKING:
         LostError,
         MismatchError,
         RoundTimeoutError,
+        ZeroWeightError,
     )
     from gradwire._hook import allreduce_hook
+    from gradwire._low_rank import low_rank
     from gradwire._monitored_barrier import monitored_barrier
     from gradwire._session import Session
+    from gradwire._weighted_mean import weighted_mean
     from gradwire._wire import Wire
     from gradwire._wires import Parameter
 
@@ -41,15 +44,20 @@ __all__ = [
     "Session",
     "SessionStats",
     "Wire",
+    "ZeroWeightError",
     "allreduce_hook",
     "connect",
+    "low_rank",
     "monitored_barrier",
+    "weighted_mean",
 ]
 
 _HOMES = {
     "connect": "_connect",
     "allreduce_hook": "_hook",
+    "low_rank": "_low_rank",
     "monitored_barrier": "_monitored_barrier",
+    "weighted_mean": "_weighted_mean",
     "Session": "_session",
     "SessionStats": "_collective",
     "Wire": "_wire",

@@ -273,7 +273,8 @@ class Chain:
         start, stop = work.plan.cut.range(chunk)
         weights = self._control.weight(number, weight)
         total = self._arena.total(number, arithmetic)
-        result = self._arena.result(number, arithmetic) if self._finishing else None
+        finishing = self._finishing and self._has_result(number, work, weights)
+        result = self._arena.result(number, arithmetic) if finishing else None
         for at, end in blocks(stop - start):
             part = order.flat[start + at : start + end]
             if self._rank == 0:
@@ -282,6 +283,15 @@ class Chain:
                 arithmetic.add(total[at:end], part, weight)
             if result is not None:
                 arithmetic.finish(total[at:end], result[at:end], weights)
+
+    def _has_result(self, number: int, work: _Work, weights: float) -> bool:
+        """Whether the chunk can be finished; if not, the daemon hears of it, and tells all."""
+        if work.plan.arithmetic.has_result(weights):
+            return True
+        # Nobody may read it before that.
+        self._control.spoil(number)
+        self._ring(pb.Ring(weightless=work.sequence))
+        return False
 
     def _bring(self, number: int, work: _Work, chunk: int) -> None:
         """Copy in what this rank brings of a chunk; its weight is the bytes in it."""

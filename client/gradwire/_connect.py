@@ -60,6 +60,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     world_size: int | None = None,
     wire: Wiring | None = None,
     insecure: bool | None = None,
+    weight: float = 1.0,
     model: Module | None = None,
 ) -> Session:
     """Take this process's seat in its job; every rank must call it. Returns when all are there.
@@ -72,11 +73,13 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     Times are in seconds. `timeout` (60): how long a collective waits for a rank. `warn_after`
     (a quarter of it): when the daemon names the missing ranks. `connect_timeout` (30): how long
     this call waits for ranks and daemons. `insecure`: an embedded daemon may listen to other
-    hosts though nobody is authenticated. `model`: what errors name parameters of; see
-    Session.watch. `wire`: how sums cross from node to node, a name ("exact", "bf16", "fp16",
-    "int8", "fp8", "topk"), a gradwire.Wire, pairs of a pattern of parameters' names and a wire,
-    the first that matches, or a function from gradwire.Parameter to a wire; else GRADWIRE_WIRE,
-    else exact. All ranks must choose alike.
+    hosts though nobody is authenticated. `weight`: see Session.weight. `model`: whose
+    parameters are to be called by their names; see Session.watch.
+
+    `wire`: how sums cross from node to node. A name ("exact", "bf16", "fp16", "int8", "fp8",
+    "topk"), a gradwire.Wire, a list of pairs of a pattern of parameters' names and a wire, of
+    which the first that matches counts, or a function from gradwire.Parameter to a wire; else
+    GRADWIRE_WIRE, else exact. All ranks must choose alike.
 
     Raises ConnectError: no daemon, ranks that did not come, or a refusal; the text says what to
     do. TypeError for a model that is none.
@@ -88,6 +91,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         daemon=daemon,
         insecure=insecure,
         wire=wire,
+        weight=weight,
     )
     names = Names()
     if model is not None:
@@ -194,7 +198,8 @@ class _Table:
             local_ranks=tuple(self._picture.nodes[self._picture.node].ranks),
             timeout=self._settings.timeout,
         )
-        return Session(place, ways, names, Wires(self._settings.wire, names))
+        wires = Wires(self._settings.wire, names)
+        return Session(place, ways, names, wires, self._settings.weight)
 
     def _sit_down(self, worker: int, urgent: bool) -> Way:
         patience = self._settings.connect_timeout

@@ -5,6 +5,7 @@ GradwireError
 +- AggregationError        a collective gave no result
    +- MismatchError        the ranks brought different things; the session goes on
    +- RoundTimeoutError    somebody did not come in time; the session goes on
+   +- ZeroWeightError      all ranks brought weight 0 to a mean; the session goes on
    +- LostError            a rank or daemon is gone; the session is over
 """
 
@@ -29,6 +30,10 @@ class MismatchError(AggregationError):
 
 class RoundTimeoutError(AggregationError):
     """A collective waited longer than the session's timeout; the text names who was missing."""
+
+
+class ZeroWeightError(AggregationError, ValueError):
+    """All ranks brought weight 0 to a mean: there is nothing to take it of."""
 
 
 class LostError(AggregationError):

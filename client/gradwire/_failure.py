@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from gradwire._errors import AggregationError, LostError, MismatchError, RoundTimeoutError
+from gradwire._errors import (
+    AggregationError,
+    LostError,
+    MismatchError,
+    RoundTimeoutError,
+    ZeroWeightError,
+)
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 _ERRORS: dict[pb.Failure.Kind, type[AggregationError]] = {
     pb.Failure.KIND_MISMATCH: MismatchError,
     pb.Failure.KIND_TIMEOUT: RoundTimeoutError,
     pb.Failure.KIND_LOST: LostError,
+    pb.Failure.KIND_WEIGHT: ZeroWeightError,
 }
 
 

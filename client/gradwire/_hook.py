@@ -13,7 +13,8 @@ def allreduce_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket over all ranks: `model.register_comm_hook(session, allreduce_hook)`.
 
-    Returns at once. The future holds the bucket's own buffer, averaged in place, in its dtype.
+    Returns at once. The future holds the bucket's own buffer, averaged in place, in its dtype:
+    by `session.weight` as it is now, on each rank.
     """
     shapes = [tuple(each.shape) for each in bucket.gradients()]
     return session.submit(bucket.buffer(), shapes, bucket.parameters())

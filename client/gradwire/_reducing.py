@@ -11,6 +11,7 @@ from gradwire._group import Group, known_as, one, one_list, routed
 from gradwire._order import overlap
 from gradwire._row import Row, spread
 from gradwire._tensor import check_op
+from gradwire._wishes import Wishes
 from gradwire._work import Task
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from gradwire._group import Lists, Tensors
     from gradwire._order import Range
-    from gradwire._wishes import Wishes
     from gradwire._work import Work
 
 
@@ -34,6 +34,14 @@ class Reducing(Group):
             task = _sparse.all_reduce(self._session, tensor, wishes, self._wait_for)
             return self._begin(task, wishes.seconds)
         return self._all_reduce([tensor], wishes)
+
+    def weighted_mean(self, tensor: torch.Tensor, weight: float) -> Work:
+        """See gradwire.weighted_mean. Raises TypeError for another backend's tensor."""
+        if self._routes.other(tensor.device) is not None:
+            raise TypeError(
+                f"a weighted mean needs a tensor that grpc reduces, got one on {tensor.device}"
+            )
+        return self._all_reduce([tensor], Wishes("mean", weight=weight))
 
     @routed
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: object = None) -> Work:
@@ -101,9 +109,10 @@ class Reducing(Group):
             tensor = tensors[0]
             if wishes.factor is not None:
                 tensor.detach().mul_(wishes.factor)
-            return Task("all_reduce", [self._session.all_reduce(tensor, wishes.op)])
+            part = self._session.all_reduce(tensor, wishes.op, wishes.weight)
+            return Task("all_reduce", [part])
         row = _scaled(tensors, wishes, own=False)
-        part = self._session.all_reduce(row.flat, wishes.op)
+        part = self._session.all_reduce(row.flat, wishes.op, wishes.weight)
         return Task("all_reduce", [part], finish=row.deliver)
 
     def _scatter_single(

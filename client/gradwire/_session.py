@@ -11,7 +11,7 @@ from gradwire._checkpoint import pack, unpack
 from gradwire._errors import LostError
 from gradwire._order import gathering, reducing, scattering
 from gradwire._result import joined
-from gradwire._tensor import bytes_of
+from gradwire._tensor import bytes_of, check_weight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,11 +60,14 @@ class Session:
     also closed when the process ends.
     """
 
-    def __init__(self, place: Place, ways: Ways, names: Names, wires: Wires) -> None:
+    def __init__(
+        self, place: Place, ways: Ways, names: Names, wires: Wires, weight: float = 1.0
+    ) -> None:
         self._place = place
         self._ways = ways
         self._names = names
         self._wires = wires
+        self._weight = weight
         atexit.register(self._exit)
 
     @property
@@ -107,6 +110,21 @@ class Session:
         """Counts since the session began."""
         return self._ways.stats
 
+    @property
+    def weight(self) -> float:
+        """This rank's share in means, of the hook as well, from the next one on: 1 at first.
+
+        Set it to the number of samples in the rank's batch, and gradients are those of the mean
+        over all samples. With 0 the rank brings nothing: a rank that has run out of batches
+        says so within DDP's `join()`. Raises ValueError unless it is 0, or 2^-32 to 2^32.
+        """
+        return self._weight
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        check_weight(weight)
+        self._weight = weight
+
     def watch(self, model: torch.nn.Module) -> None:
         """Learn what the model's parameters are called, with or without DDP around it.
 
@@ -133,10 +151,11 @@ class Session:
         The future holds the tensor itself, with the same bits on every rank. Until then the
         tensor must not be touched. Any shape, contiguous or not; fp16, bf16, fp32, fp64,
         complex, int8 to int64, uint8, bool. `op` is mean, sum, min, max or product, and for
-        integers and bools band, bor or bxor; `weight` is this rank's share in a mean. 16-bit
-        floats are summed in fp32; a mean of integers is truncated; the sum of bools is their
-        logical or, the product their logical and. What is chained to the future may submit
-        collectives, too, if it does so in the same order on all ranks.
+        integers and bools band, bor or bxor; `weight` is this rank's share in a mean, if not
+        the session's. 16-bit floats are summed in fp32; a mean of integers is truncated, and
+        not weighted; the sum of bools is their logical or, the product their logical and. What
+        is chained to the future may submit collectives, too, if it does so in the same order on
+        all ranks.
 
         What is urgent overtakes what is not, in the ranks and between the nodes, which keep a
         little for the rest; each kind keeps its own order. For loops that need some results
@@ -150,12 +169,13 @@ class Session:
         has none just loses it. A name must stand for one tensor, and be the same on all ranks.
 
         Raises TypeError or ValueError for what can't be reduced, and LostError where the
-        session is over. The future raises MismatchError or RoundTimeoutError, after which the
-        session goes on, or LostError, after which it does not. What the tensor holds after an
-        error is not defined: a large one may have come back in part.
+        session is over. The future raises MismatchError, RoundTimeoutError or, where all ranks'
+        weights are 0, ZeroWeightError, after which the session goes on, or LostError, after
+        which it does not. What the tensor holds after an error is not defined: a large one may
+        have come back in part.
         """
         shapes = [tuple(getattr(tensor, "shape", ()))]
-        order = reducing(tensor, shapes, op, 1.0 if weight is None else weight)
+        order = reducing(tensor, shapes, op, self._weigh(op, weight))
         return self._submit(order.over(self._coded(tensor, wire, op, name)), urgent=urgent)
 
     def reduce_scatter(
@@ -179,7 +199,7 @@ class Session:
         contiguous, or has no such elements, and for an `out` of another size or dtype, or that
         shares memory with other parts of the tensor.
         """
-        order = scattering(tensor, takes, op, 1.0 if weight is None else weight, out)
+        order = scattering(tensor, takes, op, self._weigh(op, weight), out)
         return self._submit(order.over(self._coded(tensor, None, op, None)))
 
     def all_gather(
@@ -204,13 +224,14 @@ class Session:
         shapes: Sequence[Shape],
         parameters: Sequence[torch.Tensor] = (),
     ) -> torch.futures.Future[torch.Tensor]:
-        """The mean of a flat tensor that holds parameters of these shapes; see all_reduce.
+        """The mean, by the session's weights, of a flat tensor that holds parameters of these
+        shapes; see all_reduce.
 
         For hooks: it is C++ code that waits for the future, and does no work meanwhile. Given
         the parameters themselves, it takes the wires that the session's rules say.
         """
         if self._wires.is_exact or not parameters:
-            future = self._submit(reducing(tensor, shapes, "mean", 1.0))
+            future = self._submit(reducing(tensor, shapes, "mean", self._weight))
         else:
             pieces = self._wires.pieces(parameters, tensor.numel())
             parts = [self._submit_piece(tensor, piece) for piece in pieces]
@@ -220,7 +241,7 @@ class Session:
 
     def _submit_piece(self, tensor: torch.Tensor, piece: Piece) -> Result[torch.Tensor]:
         part = tensor if piece.is_all(tensor) else tensor[piece.start : piece.stop]
-        order = reducing(part, piece.shapes, "mean", 1.0)
+        order = reducing(part, piece.shapes, "mean", self._weight)
         return self._submit(order.over(piece.coded))
 
     def _coded(
@@ -323,6 +344,11 @@ class Session:
     def _exit(self) -> None:
         self.close()
         self._ways.join_threads(EXIT_SECONDS)
+
+    def _weigh(self, op: str, weight: float | None) -> float:
+        if weight is not None:
+            return weight
+        return self._weight if op == "mean" else 1.0
 
     def _submit(self, order: Order, *, urgent: bool = False) -> Result[torch.Tensor]:
         self._ways.check_process()

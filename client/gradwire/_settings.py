@@ -10,6 +10,7 @@ from gradwire._errors import ConnectError
 from gradwire._wire import EXACT, Wire
 from gradwire._wires import read
 from gradwire_proto.addresses import split_address
+from gradwire_proto.dtypes import LEAST_WEIGHT, MOST_WEIGHT, is_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +35,10 @@ class Settings:
     shared_memory: bool
     insecure: bool
     wire: Rule = EXACT
+    weight: float = 1.0
 
 
-def load(  # noqa: PLR0913 - keywords only, connect()'s own
+def load(  # noqa: PLR0913 - keywords only, as connect's
     *,
     timeout: float | None,
     connect_timeout: float | None,
@@ -44,6 +46,7 @@ def load(  # noqa: PLR0913 - keywords only, connect()'s own
     daemon: str | None,
     insecure: bool | None,
     wire: Wiring | None,
+    weight: float = 1.0,
 ) -> Settings:
     """Arguments before environment before defaults. ConnectError lists all mistakes."""
     mistakes: list[str] = []
@@ -69,6 +72,7 @@ def load(  # noqa: PLR0913 - keywords only, connect()'s own
         shared_memory=pick("GRADWIRE_SHM", None, _switch, default=True),
         insecure=pick("GRADWIRE_INSECURE", insecure, _switch, default=False),
         wire=rule if rule is not None else pick("GRADWIRE_WIRE", None, Wire.of, EXACT),
+        weight=weight,
     )
     mistakes += [
         f"{name}={seconds}: expected seconds above 0, at most {LONGEST_SECONDS:.0f}"
@@ -77,6 +81,8 @@ def load(  # noqa: PLR0913 - keywords only, connect()'s own
     ]
     if settings.daemon is not None and (mistake := _address_mistake(settings.daemon)):
         mistakes.append(f"daemon={settings.daemon}: {mistake}")
+    if not is_weight(weight):
+        mistakes.append(f"weight={weight}: expected 0, or {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}")
     if mistakes:
         raise ConnectError("\n".join(mistakes))
     return settings

@@ -17,6 +17,7 @@ from gradwire_proto.dtypes import (
     MOST_WEIGHT,
     OPS,
     is_defined,
+    is_weight,
 )
 from gradwire_proto.v1 import tensor_pb2 as pb
 
@@ -169,13 +170,18 @@ def _check(tensor: torch.Tensor, op: str, weight: float) -> None:
     if not is_defined(OPS[op], BY_NAME[_name(real)]):
         kind = "a number" if op == "mean" else "an integer or bool"
         raise TypeError(f"op {op} has no meaning for {tensor.dtype}; expected {kind}")
-    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
-        raise ValueError(
-            f"expected a weight above 0, {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, got {weight}"
-        )
+    check_weight(weight)
     if weight != 1.0 and (op != "mean" or DTYPES[BY_NAME[_name(real)]].is_integer):
         raise ValueError(
             f"a weight needs op mean and a floating-point tensor, got {op} of {real}"
+        )
+
+
+def check_weight(weight: float) -> None:
+    """Raises ValueError for what no rank may have in a mean."""
+    if not is_weight(weight):
+        raise ValueError(
+            f"expected a weight of 0, or {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, got {weight}"
         )
 
 

@@ -31,6 +31,8 @@ class Wishes:
     op: str = "sum"
     factor: float | torch.Tensor | None = None
     """What every rank multiplies with before the sum."""
+    weight: float | None = None
+    """This rank's share in a mean."""
     root: int = 0
     seconds: float | None = None
     """The call's own timeout; None for the group's."""
@@ -46,7 +48,7 @@ def read(
     if kind == ReduceOp.PREMUL_SUM:
         factor = chosen.factor if hasattr(chosen, "factor") else chosen.__getstate__()[1]
     first = root if isinstance(root, int) else getattr(options, "rootRank", 0)
-    return Wishes(_NAMES[kind], factor, first, seconds(options, timeout))
+    return Wishes(_NAMES[kind], factor, root=first, seconds=seconds(options, timeout))
 
 
 def seconds(options: object = None, timeout: object = None) -> float | None:

@@ -63,7 +63,9 @@ class Arithmetic:
     def begin(self, total: torch.Tensor, part: torch.Tensor, weight: float) -> None:
         """The first part of a sum."""
         factor = self._factor(weight)
-        if factor == 1.0:
+        if not factor:
+            total.zero_()
+        elif factor == 1.0:
             total.copy_(part)
         elif part.dtype == total.dtype:
             torch.mul(part, factor, out=total)
@@ -71,8 +73,13 @@ class Arithmetic:
             total.copy_(part).mul_(factor)
 
     def add(self, total: torch.Tensor, part: torch.Tensor, weight: float) -> None:
-        """One more part."""
-        self.combine(total, part, self._factor(weight))
+        """One more part. One of weight 0 adds nothing, not even what is no number in it."""
+        if factor := self._factor(weight):
+            self.combine(total, part, factor)
+
+    def has_result(self, weights: float) -> bool:
+        """Whether a sum with these weights in it has one: no mean has, where all are 0."""
+        return not self.mean or weights != 0.0
 
     def combine(self, total: torch.Tensor, other: torch.Tensor, factor: float = 1.0) -> None:
         """Add what is scaled already, another node's sum for instance."""

@@ -47,6 +47,12 @@ WIDEST_BYTES = max(info.itemsize for info in DTYPES.values())
 LEAST_WEIGHT, MOST_WEIGHT = 2.0**-32, 2.0**32
 """Weights beyond these could take an fp32 sum out of its range."""
 
+
+def is_weight(weight: float) -> bool:
+    """Whether a rank may have this weight in a mean; with 0 it brings nothing."""
+    return weight == 0.0 or LEAST_WEIGHT <= weight <= MOST_WEIGHT
+
+
 OPS: dict[str, pb.Op] = {
     "sum": pb.OP_SUM,
     "mean": pb.OP_MEAN,

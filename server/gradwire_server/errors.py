@@ -9,6 +9,7 @@ GradwireServerError
    +- MismatchError    the ranks brought different things
    +- LostError        a rank or a daemon is gone
    +- LateError        somebody did not come in time
+   +- WeightError      all ranks brought weight 0 to a mean
    +- ProtocolError    a message broke the rules
    +- StoppingError    this daemon is stopping
 """
@@ -68,6 +69,20 @@ class LateError(ReductionError):
     kind = pb.Failure.KIND_TIMEOUT
 
 
+class WeightError(ReductionError):
+    """All ranks brought weight 0: there is nothing to take a mean of."""
+
+    kind = pb.Failure.KIND_WEIGHT
+
+    @classmethod
+    def of(cls, sequence: int, world_size: int) -> WeightError:
+        """For one collective."""
+        return cls(
+            f"round {sequence}: all {world_size} ranks brought weight 0, so there is nothing to"
+            " take a mean of; give one of them a weight above 0"
+        )
+
+
 class ProtocolError(ReductionError):
     """A message that has no place where it came."""
 
@@ -82,7 +97,14 @@ class StoppingError(ReductionError):
 
 _BY_KIND: dict[pb.Failure.Kind, type[ReductionError]] = {
     error.kind: error
-    for error in (MismatchError, LostError, LateError, ProtocolError, StoppingError)
+    for error in (
+        MismatchError,
+        LostError,
+        LateError,
+        WeightError,
+        ProtocolError,
+        StoppingError,
+    )
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, assert_never
 from gradwire_proto.chunks import share_ranges
 from gradwire_proto.v1 import peer_pb2, tensor_pb2
 from gradwire_server.coding import CodedSum, seed_of
-from gradwire_server.errors import ProtocolError
+from gradwire_server.errors import ProtocolError, WeightError
 from gradwire_server.kernels import ChunkSum, Kernels
 from gradwire_server.reduce.choose import NAMES, choose, choose_lossy, reducer
 from gradwire_server.reduce.effects import Add, Done, Effect, Finish, Fold, Frame, Send, Store
@@ -208,8 +208,7 @@ class Execution:
             case Fold(frames=frames):
                 await self._fold(frames)
             case Finish(share=share):
-                await self._run(self._total.partial_bytes(share), self._total.finish, share)
-                self._final.add(share)
+                await self._finish(share)
             case Store(frame=frame):
                 await self._store(frame)
             case Done():
@@ -231,6 +230,13 @@ class Execution:
         before = [(part.pieces, part.weight) for source, part in parts if source < own]
         after = [(part.pieces, part.weight) for source, part in parts if source > own]
         await self._run(size * len(parts), self._total.fold, share, before, after)
+
+    async def _finish(self, share: int) -> None:
+        if not self._total.has_result(share):
+            world_size = self._workplace.group.picture.world_size
+            raise WeightError.of(self.round.sequence, world_size)
+        await self._run(self._total.partial_bytes(share), self._total.finish, share)
+        self._final.add(share)
 
     async def _store(self, frame: Frame) -> None:
         part = self._take(frame, self._total.final_bytes(frame.share))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from gradwire_proto.v1 import aggregator_pb2, tensor_pb2
-from gradwire_server.errors import LostError, ProtocolError, ReductionError
+from gradwire_server.errors import LostError, ProtocolError, ReductionError, WeightError
 from gradwire_server.local import Chained, Local, PrivateSlots, Ranks, Streamed
 from gradwire_server.round import Contribution, Extent, Key, Round, Rounds, Spec, mismatch
 
@@ -124,17 +124,23 @@ class Intake:
         if self._group.failure is not None:
             return
         try:
-            if ring.HasField("beyond"):
-                self._group.check(ring.beyond)
-            elif ring.HasField("disagreement"):
-                self._disagree(rank, ring.disagreement)
-            else:
-                for number, ticket in self._chain.ready():
-                    self._summed(number, ticket)
+            self._hear(rank, ring, self._chain)
         except ReductionError as error:
             self._to.fail(error)
         except ValueError as error:
             self._to.fail(ProtocolError(f"rank {rank} rang, but {error}"))
+
+    def _hear(self, rank: int, ring: aggregator_pb2.Ring, chain: Chain) -> None:
+        if ring.HasField("beyond"):
+            self._group.check(ring.beyond)
+        elif ring.HasField("disagreement"):
+            self._disagree(rank, ring.disagreement)
+        elif ring.HasField("weightless"):
+            error = WeightError.of(ring.weightless, self._group.picture.world_size)
+            self._to.fail_round(ring.weightless, error)
+        else:
+            for number, ticket in chain.ready():
+                self._summed(number, ticket)
 
     def _disagree(self, rank: int, ring: aggregator_pb2.Disagreement) -> None:
         first, mine, theirs = self._group.local_ranks[0], ring.mine, ring.theirs

@@ -160,6 +160,10 @@ class ChunkSum:
         for pieces, weight in after:
             self.add(share, pieces, weight)
 
+    def has_result(self, share: int) -> bool:
+        """Whether a share that holds everybody's sum can be finished; see Arithmetic."""
+        return self._arithmetic.has_result(self.weights[share])
+
     def finish(self, share: int) -> None:
         """Divide a share that holds everybody's sum, and write it to the result."""
         total, out = self._part(self._sum, share), self._part(self._result, share)

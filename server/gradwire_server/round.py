@@ -17,6 +17,7 @@ from gradwire_proto.dtypes import (
     MOST_WEIGHT,
     OP_NAMES,
     is_defined,
+    is_weight,
     sum_itemsize,
 )
 from gradwire_proto.v1 import tensor_pb2 as pb
@@ -184,9 +185,10 @@ class Contribution:
         if (coding := spec.coding) is not None and (mistake := coding.mistake or _unfit(spec)):
             raise ProtocolError(f"{who} brought {spec}: {mistake}")
         info = DTYPES[spec.dtype]
-        least, most = (1.0, 1.0) if info.is_integer else (LEAST_WEIGHT, MOST_WEIGHT)
-        if self.payload is not None and spec.op == pb.OP_MEAN and not least <= weight <= most:
-            expected = "1 for integers" if info.is_integer else f"{least:g} to {most:g}"
+        allowed = weight == 1.0 if info.is_integer else is_weight(weight)
+        if self.payload is not None and spec.op == pb.OP_MEAN and not allowed:
+            range_ = f"0, or {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
+            expected = "1 for integers" if info.is_integer else range_
             raise ProtocolError(f"{who} brought weight {weight}, expected {expected}")
         chunks = cut(spec.elements, sum_itemsize(spec.op, spec.dtype), chunk_bytes)
         if chunk >= chunks.count:

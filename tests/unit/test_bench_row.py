@@ -49,7 +49,7 @@ def test_the_json_has_the_keys_that_were_promised() -> None:
         *("gloo_seconds", "speedup_vs_gloo", "daemon_cpu_seconds_per_gigabyte"),
         *("p50_seconds", "p99_seconds", "gloo_p50_seconds", "gloo_p99_seconds"),
         *("rate_bits_per_second", "delay_seconds", "mtu_bytes", "interfaces"),
-        *("payload_bytes_per_second", "limit_seconds", "efficiency"),
+        *("payload_bytes_per_second", "limit_seconds", "efficiency", "wire_bytes"),
     }
 
 

@@ -70,6 +70,29 @@ def test_a_weighted_mean_is_over_the_weights(node: Node) -> None:
     assert node.done[1, 0].tolist() == [25 / 8] * 10
 
 
+def test_a_part_of_weight_0_adds_nothing_not_even_what_is_no_number(node: Node) -> None:
+    for sequence in range(3):
+        for rank in range(3):
+            value, weight = (float("nan"), 0.0) if rank == sequence else (rank + 1.0, 1.0)
+            node.bring(rank, sequence, torch.full((10,), value), "mean", weight)
+    node.work()
+    assert [node.done[0, sequence][0].item() for sequence in range(3)] == [2.5, 2.0, 1.5]
+
+
+def test_nobody_reads_a_mean_without_weights_and_the_daemon_hears_of_it(node: Node) -> None:
+    for sequence, weight in ((0, 0.0), (1, 1.0)):
+        for rank in range(3):
+            node.bring(rank, sequence, torch.ones(10), "mean", weight)
+    node.work()
+    assert node.done == {}
+    assert [ring.weightless for ring in node.bells[2].rings] == [0]
+    node.daemon.count_failure()
+    for chain in node.chains:
+        chain.drop(0)
+    node.work()
+    assert set(node.done) == {(rank, 1) for rank in range(3)}
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.uint8])
 def test_integers_are_added_exactly_and_their_mean_is_truncated(
     node: Node, dtype: torch.dtype

@@ -232,7 +232,7 @@ def test_all_ranks_may_leave_one_after_the_other() -> None:
     [
         (Key(1, 0), Contribution(MEAN_OF_5, 1.0, FIVE), "expected to bring chunk"),
         (Key(0, 1), Contribution(MEAN_OF_5, 1.0, FIVE), "brought chunk 1 of 1"),
-        (Key(0, 0), Contribution(MEAN_OF_5, 0.0, FIVE), "brought weight 0.0"),
+        (Key(0, 0), Contribution(MEAN_OF_5, -1.0, FIVE), "brought weight -1.0"),
         (Key(0, 0), Contribution(MEAN_OF_5, float("nan"), FIVE), "brought weight nan"),
         (Key(0, 0), Contribution(INTEGERS, 0.5, FIVE), "weight 0.5, expected 1 for integers"),
         (Key(0, 0), Contribution(NO_DTYPE, 1.0, FIVE), "op or dtype that is not known"),

@@ -122,16 +122,18 @@ class Arena(_message.Message):
     def __init__(self, path: _Optional[str] = ..., nonce: _Optional[bytes] = ..., ranks: _Optional[int] = ..., local_rank: _Optional[int] = ..., doorbell: _Optional[str] = ...) -> None: ...
 
 class Ring(_message.Message):
-    __slots__ = ("seat", "ready", "beyond", "disagreement")
+    __slots__ = ("seat", "ready", "beyond", "disagreement", "weightless")
     SEAT_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     BEYOND_FIELD_NUMBER: _ClassVar[int]
     DISAGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTLESS_FIELD_NUMBER: _ClassVar[int]
     seat: str
     ready: int
     beyond: int
     disagreement: Disagreement
-    def __init__(self, seat: _Optional[str] = ..., ready: _Optional[int] = ..., beyond: _Optional[int] = ..., disagreement: _Optional[_Union[Disagreement, _Mapping[str, object]]] = ...) -> None: ...
+    weightless: int
+    def __init__(self, seat: _Optional[str] = ..., ready: _Optional[int] = ..., beyond: _Optional[int] = ..., disagreement: _Optional[_Union[Disagreement, _Mapping[str, object]]] = ..., weightless: _Optional[int] = ...) -> None: ...
 
 class Disagreement(_message.Message):
     __slots__ = ("sequence", "mine", "theirs")
@@ -265,12 +267,14 @@ class Failure(_message.Message):
         KIND_TIMEOUT: _ClassVar[Failure.Kind]
         KIND_PROTOCOL: _ClassVar[Failure.Kind]
         KIND_STOPPING: _ClassVar[Failure.Kind]
+        KIND_WEIGHT: _ClassVar[Failure.Kind]
     KIND_UNSPECIFIED: Failure.Kind
     KIND_MISMATCH: Failure.Kind
     KIND_LOST: Failure.Kind
     KIND_TIMEOUT: Failure.Kind
     KIND_PROTOCOL: Failure.Kind
     KIND_STOPPING: Failure.Kind
+    KIND_WEIGHT: Failure.Kind
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
