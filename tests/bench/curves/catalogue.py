@@ -62,7 +62,7 @@ DIGITS = Subject(
 TEXT = Subject(
     "text",
     "Characters of English text",
-    200,
+    300,
     "loss",
     0.001,
     "The texts of Python's own help (pydoc_data.topics), 465 thousand characters, the last"

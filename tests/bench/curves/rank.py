@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 
 ONE_BUCKET_MB = 1000.0
 POWER_RANK = 2
-POWER_FROM_STEP = 10
+POWER_FROM_STEP = 30
+"""Not before the learning rate is up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +128,8 @@ def _over_power_sgd(network: nn.Module) -> Iterator[DistributedDataParallel]:
     assert group is not None, "all ranks are in it"
     # With several buckets the ranks would come to its reductions in different orders.
     model = DistributedDataParallel(network, process_group=group, bucket_cap_mb=ONE_BUCKET_MB)
-    state = powerSGD_hook.PowerSGDState(
-        process_group=group,
-        matrix_approximation_rank=POWER_RANK,
-        start_powerSGD_iter=POWER_FROM_STEP,
-    )
-    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    hook = gradwire.low_rank(POWER_RANK, start_iter=POWER_FROM_STEP, group=group)
+    model.register_comm_hook(*hook)
     yield model
     dist.barrier()
     dist.destroy_process_group(group)
