@@ -23,8 +23,9 @@ everything but the rounding is the same: the first parameters, the order of the 
 optimizer. The spread is the standard deviation over the seeds, the difference that of the
 means. Bytes are what a node sends to the other one, on average, in a step, as the daemons
 count them, frames included; gloo's are worked out for a ring of the four ranks. PowerSGD is
-torch's, of rank 2, exact in its first 30 steps, over our process group. At 1 % top-k sends an element once in a
-hundred steps, on average: what it costs depends on how long is trained, and this is short."""
+torch's, of rank 2, exact in its first 30 steps, over our process group. At 1 % top-k sends an
+element once in a hundred steps, on average: what that costs depends on how long is trained,
+and this is short."""
 
 SHORT = "**A short run. These figures mean nothing.**"
 COLUMNS = ("spread", "difference to gloo", "bytes a step and node", "of gloo's")
