@@ -5,7 +5,7 @@ PYTHON ?= python3
 # index of your CUDA build instead, or leave it empty to ask only what pip is configured for. It is
 # asked for torch alone: where it can't be reached, that costs a few seconds and no more.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Options handed on to pytest, `gradwire demo` and tests/bench/suite.py.
+# Options handed on to pytest, `gradwire demo` and the programs in tests/bench.
 ARGS ?=
 
 VENV := .venv
@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test conformance check proto bench cases dist clean
+.PHONY: help setup demo test conformance check proto bench convergence cases dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -52,6 +52,9 @@ proto: $(READY)  ## rebuild the generated code from the .proto files
 
 bench: $(READY)  ## measure everything, and write tests/bench/RESULTS.md
 	$(VENV)/bin/python tests/bench/suite.py $(ARGS)
+
+convergence: $(READY)  ## train over every wire, and write tests/bench/CONVERGENCE.md
+	$(VENV)/bin/python tests/bench/convergence.py $(ARGS)
 
 cases: $(READY)  ## which numbered cases carry a test, and which do not
 	$(VENV)/bin/python tests/cases.py

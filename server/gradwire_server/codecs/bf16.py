@@ -8,7 +8,7 @@ from gradwire_server.codecs.base import ALIGNMENT
 
 
 class Bf16:
-    """See Codec. Rounds to the nearest, ties to even."""
+    """See Codec. Rounds to the nearest, ties to even; above 3.39e38 that is infinity."""
 
     def size(self, elements: int) -> int:
         """See Codec."""

@@ -13,7 +13,10 @@ from pathlib import Path
 _MODEL = re.compile(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", re.MULTILINE)
 _MEMORY = re.compile(r"^MemTotal:\s*(\d+) kB$", re.MULTILINE)
 
-_OWN_PAGE = ":(top,exclude)tests/bench/RESULTS.md"
+_OWN_PAGES = (
+    ":(top,exclude)tests/bench/RESULTS.md",
+    ":(top,exclude)tests/bench/CONVERGENCE*",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,13 @@ def this_machine() -> Machine:
 
 
 def commit() -> str:
-    """The commit that is checked out, and whether other files than our page differ from it."""
+    """The commit that is checked out, and whether other files than our pages differ from it."""
     found = _git("rev-parse", "--short=12", "HEAD")
     if not found:
         return "an unknown commit"
     return (
         f"{found} with changes"
-        if _git("status", "--porcelain", "--", ":/", _OWN_PAGE)
+        if _git("status", "--porcelain", "--", ":/", *_OWN_PAGES)
         else found
     )
 
