@@ -6,6 +6,7 @@ import contextlib
 import os
 import queue
 import socket
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -17,7 +18,7 @@ from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import aggregator_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from google.protobuf.message import Message
 
@@ -100,14 +101,19 @@ class Daemon:
     def read_residuals(self, seat: str) -> list[pb.Residual]:
         """What lossy wires have lost at this node. Raises LostError where it can't be had."""
         try:
-            return list(self._stub.ReadResiduals(pb.ReadResidualsRequest(seat=seat)))
+            parts = self._stub.ReadResiduals(pb.ReadResidualsRequest(seat=seat))
+            return [part.residual for part in parts]
         except grpc.RpcError as error:
             raise LostError(f"the daemon at {self.address}: {_details(error)}") from error
 
-    def write_residuals(self, parts: Iterator[pb.Residual]) -> pb.WriteResidualsResponse:
+    def write_residuals(
+        self, seat: str, parts: Iterable[pb.Residual]
+    ) -> pb.WriteResidualsResponse:
         """Have the daemon go on with these. Raises LostError where it does not."""
+        first = pb.WriteResidualsRequest(seat=seat)
+        others = (pb.WriteResidualsRequest(residual=part) for part in parts)
         try:
-            return self._stub.WriteResiduals(parts)
+            return self._stub.WriteResiduals(chain([first], others))
         except grpc.RpcError as error:
             raise LostError(f"the daemon at {self.address}: {_details(error)}") from error
 

@@ -50,9 +50,8 @@ def collect(parts: Iterable[pb.Residual]) -> Iterator[Residual]:
             head = None
 
 
-def parts(seat: str, residuals: Iterable[Residual]) -> Iterator[pb.Residual]:
+def parts(residuals: Iterable[Residual]) -> Iterator[pb.Residual]:
     """What the daemon is told."""
-    yield pb.Residual(seat=seat)
     for residual in residuals:
         data = residual.values.contiguous().view(torch.uint8).numpy().data
         head = pb.Residual(

@@ -285,7 +285,7 @@ class _Vault:
 
     def write(self, residuals: list[Residual]) -> int:
         """See Vault."""
-        return self._daemon.write_residuals(parts(self._seat, residuals)).dropped
+        return self._daemon.write_residuals(self._seat, parts(residuals)).dropped
 
 
 def _reach(address: str, described: pb.DescribeResponse) -> list[str]:

@@ -37,7 +37,7 @@ class Residuals:
         job, _ = self._jobs.find_seat(request.seat)
         for kept, elements in job.engine.feedback.kept():
             for part in _parts(kept, elements):
-                await context.write(part)
+                await context.write(pb.ReadResidualsResponse(residual=part))
 
     async def write(
         self, _: object, context: grpc.aio.ServicerContext[Any, Any]
@@ -48,9 +48,9 @@ class Residuals:
             raise ProtocolError("expected a seat, got nothing")
         job, _rank = self._jobs.find_seat(first.seat)
         response = pb.WriteResidualsResponse()
-        while (head := await _next(context)) is not None:
-            kept = await _whole(head, context)
-            if job.engine.feedback.restore(kept, head.elements):
+        while (part := await _next(context)) is not None:
+            kept = await _whole(part.residual, context)
+            if job.engine.feedback.restore(kept, part.residual.elements):
                 response.restored += 1
             else:
                 response.dropped += 1
@@ -77,16 +77,19 @@ async def _whole(head: pb.Residual, context: grpc.aio.ServicerContext[Any, Any])
     data = bytearray(head.payload)
     while len(data) < head.size:
         part = await _next(context)
-        if part is None or part.identity != head.identity or not part.payload:
+        next_one = None if part is None else part.residual
+        if next_one is None or next_one.identity != head.identity or not next_one.payload:
             raise ProtocolError(f"a residual of {head.size} bytes ends after {len(data)}")
-        data += part.payload
+        data += next_one.payload
     if len(data) != head.size:
         raise ProtocolError(f"a residual of {head.size} bytes has {len(data)}")
     values = torch.from_numpy(np.frombuffer(data, dtype=np.float32))
     return Kept(head.identity, tuple(head.counts), values)
 
 
-async def _next(context: grpc.aio.ServicerContext[Any, Any]) -> pb.Residual | None:
+async def _next(
+    context: grpc.aio.ServicerContext[Any, Any],
+) -> pb.WriteResidualsRequest | None:
     try:
         async with asyncio.timeout(SILENCE_SECONDS):
             part = await context.read()

@@ -77,11 +77,11 @@ def handlers(
         "ReadResiduals": grpc.unary_stream_rpc_method_handler(
             refusing(residuals.read),
             request_deserializer=pb.ReadResidualsRequest.FromString,
-            response_serializer=pb.Residual.SerializeToString,
+            response_serializer=pb.ReadResidualsResponse.SerializeToString,
         ),
         "WriteResiduals": grpc.stream_unary_rpc_method_handler(
             refusing(residuals.write),
-            request_deserializer=pb.Residual.FromString,
+            request_deserializer=pb.WriteResidualsRequest.FromString,
             response_serializer=pb.WriteResidualsResponse.SerializeToString,
         ),
     }

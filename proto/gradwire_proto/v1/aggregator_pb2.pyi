@@ -301,21 +301,33 @@ class ReadResidualsRequest(_message.Message):
     seat: str
     def __init__(self, seat: _Optional[str] = ...) -> None: ...
 
-class Residual(_message.Message):
-    __slots__ = ("seat", "identity", "elements", "counts", "size", "payload")
+class ReadResidualsResponse(_message.Message):
+    __slots__ = ("residual",)
+    RESIDUAL_FIELD_NUMBER: _ClassVar[int]
+    residual: Residual
+    def __init__(self, residual: _Optional[_Union[Residual, _Mapping[str, object]]] = ...) -> None: ...
+
+class WriteResidualsRequest(_message.Message):
+    __slots__ = ("seat", "residual")
     SEAT_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_FIELD_NUMBER: _ClassVar[int]
+    seat: str
+    residual: Residual
+    def __init__(self, seat: _Optional[str] = ..., residual: _Optional[_Union[Residual, _Mapping[str, object]]] = ...) -> None: ...
+
+class Residual(_message.Message):
+    __slots__ = ("identity", "elements", "counts", "size", "payload")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
-    seat: str
     identity: int
     elements: int
     counts: _containers.RepeatedScalarFieldContainer[int]
     size: int
     payload: bytes
-    def __init__(self, seat: _Optional[str] = ..., identity: _Optional[int] = ..., elements: _Optional[int] = ..., counts: _Optional[_Iterable[int]] = ..., size: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, identity: _Optional[int] = ..., elements: _Optional[int] = ..., counts: _Optional[_Iterable[int]] = ..., size: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class WriteResidualsResponse(_message.Message):
     __slots__ = ("restored", "dropped")

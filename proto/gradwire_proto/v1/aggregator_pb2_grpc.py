@@ -67,11 +67,11 @@ class AggregatorStub:
         self.ReadResiduals = channel.unary_stream(
                 '/gradwire.v1.Aggregator/ReadResiduals',
                 request_serializer=gradwire_dot_v1_dot_aggregator__pb2.ReadResidualsRequest.SerializeToString,
-                response_deserializer=gradwire_dot_v1_dot_aggregator__pb2.Residual.FromString,
+                response_deserializer=gradwire_dot_v1_dot_aggregator__pb2.ReadResidualsResponse.FromString,
                 _registered_method=True)
         self.WriteResiduals = channel.stream_unary(
                 '/gradwire.v1.Aggregator/WriteResiduals',
-                request_serializer=gradwire_dot_v1_dot_aggregator__pb2.Residual.SerializeToString,
+                request_serializer=gradwire_dot_v1_dot_aggregator__pb2.WriteResidualsRequest.SerializeToString,
                 response_deserializer=gradwire_dot_v1_dot_aggregator__pb2.WriteResidualsResponse.FromString,
                 _registered_method=True)
         self.Status = channel.unary_unary(
@@ -179,11 +179,11 @@ def add_AggregatorServicer_to_server(servicer, server):
             'ReadResiduals': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadResiduals,
                     request_deserializer=gradwire_dot_v1_dot_aggregator__pb2.ReadResidualsRequest.FromString,
-                    response_serializer=gradwire_dot_v1_dot_aggregator__pb2.Residual.SerializeToString,
+                    response_serializer=gradwire_dot_v1_dot_aggregator__pb2.ReadResidualsResponse.SerializeToString,
             ),
             'WriteResiduals': grpc.stream_unary_rpc_method_handler(
                     servicer.WriteResiduals,
-                    request_deserializer=gradwire_dot_v1_dot_aggregator__pb2.Residual.FromString,
+                    request_deserializer=gradwire_dot_v1_dot_aggregator__pb2.WriteResidualsRequest.FromString,
                     response_serializer=gradwire_dot_v1_dot_aggregator__pb2.WriteResidualsResponse.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
@@ -358,7 +358,7 @@ class Aggregator:
             target,
             '/gradwire.v1.Aggregator/ReadResiduals',
             gradwire_dot_v1_dot_aggregator__pb2.ReadResidualsRequest.SerializeToString,
-            gradwire_dot_v1_dot_aggregator__pb2.Residual.FromString,
+            gradwire_dot_v1_dot_aggregator__pb2.ReadResidualsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -384,7 +384,7 @@ class Aggregator:
             request_iterator,
             target,
             '/gradwire.v1.Aggregator/WriteResiduals',
-            gradwire_dot_v1_dot_aggregator__pb2.Residual.SerializeToString,
+            gradwire_dot_v1_dot_aggregator__pb2.WriteResidualsRequest.SerializeToString,
             gradwire_dot_v1_dot_aggregator__pb2.WriteResidualsResponse.FromString,
             options,
             channel_credentials,

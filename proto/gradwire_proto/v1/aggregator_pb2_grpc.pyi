@@ -52,11 +52,11 @@ class AggregatorStub:
     """
     Leave: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.LeaveRequest, _aggregator_pb2.LeaveResponse]
     """Give the seat back. Rounds that this rank has not contributed to can no longer complete."""
-    ReadResiduals: _grpc.UnaryStreamMultiCallable[_aggregator_pb2.ReadResidualsRequest, _aggregator_pb2.Residual]
+    ReadResiduals: _grpc.UnaryStreamMultiCallable[_aggregator_pb2.ReadResidualsRequest, _aggregator_pb2.ReadResidualsResponse]
     """What lossy wires have lost at this node, for a checkpoint; while none of its ranks' collectives is
     under way.
     """
-    WriteResiduals: _grpc.StreamUnaryMultiCallable[_aggregator_pb2.Residual, _aggregator_pb2.WriteResidualsResponse]
+    WriteResiduals: _grpc.StreamUnaryMultiCallable[_aggregator_pb2.WriteResidualsRequest, _aggregator_pb2.WriteResidualsResponse]
     """Go on with what a checkpoint has; before any collective that it is about."""
     Status: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.StatusRequest, _aggregator_pb2.StatusResponse]
     """What the daemon is doing, for people and their tools."""
@@ -85,11 +85,11 @@ class AggregatorAsyncStub(AggregatorStub):
     """
     Leave: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.LeaveRequest, _aggregator_pb2.LeaveResponse]  # type: ignore[assignment]
     """Give the seat back. Rounds that this rank has not contributed to can no longer complete."""
-    ReadResiduals: _aio.UnaryStreamMultiCallable[_aggregator_pb2.ReadResidualsRequest, _aggregator_pb2.Residual]  # type: ignore[assignment]
+    ReadResiduals: _aio.UnaryStreamMultiCallable[_aggregator_pb2.ReadResidualsRequest, _aggregator_pb2.ReadResidualsResponse]  # type: ignore[assignment]
     """What lossy wires have lost at this node, for a checkpoint; while none of its ranks' collectives is
     under way.
     """
-    WriteResiduals: _aio.StreamUnaryMultiCallable[_aggregator_pb2.Residual, _aggregator_pb2.WriteResidualsResponse]  # type: ignore[assignment]
+    WriteResiduals: _aio.StreamUnaryMultiCallable[_aggregator_pb2.WriteResidualsRequest, _aggregator_pb2.WriteResidualsResponse]  # type: ignore[assignment]
     """Go on with what a checkpoint has; before any collective that it is about."""
     Status: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.StatusRequest, _aggregator_pb2.StatusResponse]  # type: ignore[assignment]
     """What the daemon is doing, for people and their tools."""
@@ -151,7 +151,7 @@ class AggregatorServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _aggregator_pb2.ReadResidualsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_aggregator_pb2.Residual], _abc.AsyncIterator[_aggregator_pb2.Residual]]:
+    ) -> _typing.Union[_abc.Iterator[_aggregator_pb2.ReadResidualsResponse], _abc.AsyncIterator[_aggregator_pb2.ReadResidualsResponse]]:
         """What lossy wires have lost at this node, for a checkpoint; while none of its ranks' collectives is
         under way.
         """
@@ -159,7 +159,7 @@ class AggregatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def WriteResiduals(
         self,
-        request_iterator: _MaybeAsyncIterator[_aggregator_pb2.Residual],
+        request_iterator: _MaybeAsyncIterator[_aggregator_pb2.WriteResidualsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_aggregator_pb2.WriteResidualsResponse, _abc.Awaitable[_aggregator_pb2.WriteResidualsResponse]]:
         """Go on with what a checkpoint has; before any collective that it is about."""
