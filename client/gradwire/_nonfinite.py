@@ -35,8 +35,8 @@ class Guard:
         """`policy` is pass, raise or skip; `node_of` has the node of every rank."""
         self.names = names
         self.steps = steps
-        self.skips = policy == "skip"
-        self.inspects = policy != "pass"
+        self.skips: bool = policy == "skip"
+        self.inspects: bool = policy != "pass"
         """All ranks look for what is not finite in what they bring, and say so."""
         self._raises = policy == "raise"
         self._rank = rank

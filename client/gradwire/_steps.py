@@ -49,11 +49,11 @@ class Steps:
     """
 
     def __init__(self) -> None:
-        self.number = 1
+        self.number: int = 1
         """Of the step under way."""
-        self.skipped = 0
+        self.skipped: int = 0
         """Steps that were to be skipped."""
-        self.skipping = False
+        self.skipping: bool = False
         """The step under way is."""
         self._ended = False
         self._lock = threading.Lock()
