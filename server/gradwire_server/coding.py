@@ -7,6 +7,8 @@ it, this node reads, too, so that all have the same bits. What is lost is added 
 
 from __future__ import annotations
 
+import math
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +19,7 @@ from gradwire_server.errors import ProtocolError
 from gradwire_server.kernels import ChunkSum, bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gradwire_proto.nonfinite import Finding
     from gradwire_server.feedback import Loan
@@ -52,6 +54,8 @@ class CodedSum(ChunkSum):
         self._hands_out = hands_out
         self._seed = seed
         self._memory = None if loan is None else loan.memory
+        self._unread: dict[int, Sequence[memoryview]] = {}
+        """The last that arrived of a share."""
         self._encoded: dict[int, memoryview] = {}
         self._handed_out: dict[int, memoryview] = {}
 
@@ -87,49 +91,57 @@ class CodedSum(ChunkSum):
         start, stop = self._shares[share]
         values = self._sum[start:stop]
         data = torch.empty(encoded_size(self._codec, len(values)), dtype=torch.uint8)
-        scratch = torch.empty(min(SEGMENT_ELEMENTS, len(values)))
+        owing = torch.empty(min(SEGMENT_ELEMENTS, len(values)))
         at = 0
         for first, end in segments(len(values)):
             size = self._codec.size(end - first)
             place = slice(start + first, start + end)
             part, code = values[first:end], data[at : at + size]
-            self._write_segment(part, code, place, scratch[: end - first], reread=reread)
+            if self._memory is not None:
+                self._write_owing(part, code, place, owing[: end - first])
+            else:
+                self._codec.encode(part, code, mix(self._seed, place.start))
+                if reread:
+                    self._codec.decode(code, part)
             at += size
         return bytes_of(data)
 
-    def _write_segment(
-        self,
-        part: torch.Tensor,
-        code: torch.Tensor,
-        place: slice,
-        scratch: torch.Tensor,
-        *,
-        reread: bool,
+    def _write_owing(
+        self, part: torch.Tensor, code: torch.Tensor, place: slice, owing: torch.Tensor
     ) -> None:
-        seed = mix(self._seed, place.start)
-        if self._memory is None:
-            self._codec.encode(part, code, seed)
-            if reread:
-                self._codec.decode(code, part)
-            return
+        """Encode a segment and what was lost before; it is then what the code says."""
+        assert self._memory is not None, "see _write"  # noqa: S101
         before, after = self._memory
-        if before is not None:
-            part.add_(before[place])
-        self._codec.encode(part, code, seed)
-        self._codec.decode(code, scratch)
-        lost = torch.sub(part, scratch, out=after[place])
-        if not lost.sum().isfinite():
+        if before is None:
+            owing.copy_(part)
+        else:
+            torch.add(part, before[place], out=owing)
+        self._codec.encode(owing, code, mix(self._seed, place.start))
+        self._codec.decode(code, part)
+        lost = torch.sub(owing, part, out=after[place])
+        if not math.isfinite(lost.sum().item()):
             # What is not finite is said once, and must not come back in every later step.
             torch.nan_to_num(lost, 0.0, 0.0, 0.0, out=lost)
-        if reread:
-            part.copy_(scratch)
 
     # -- what arrives
 
     def add(self, share: int, pieces: Sequence[memoryview], weight: float) -> None:
-        """See ChunkSum."""
-        self._read(self._part(self._sum, share), pieces, torch.Tensor.add_)
+        """See ChunkSum. It is left for the pass over the share that comes next."""
+        self._catch_up(share)
+        self._unread[share] = pieces
         self.weights[share] += weight
+
+    def _catch_up(self, share: int) -> None:
+        total = self._part(self._sum, share)
+        for part, values in self._arrived(share, total):
+            part.add_(values)
+
+    def _arrived(
+        self, share: int, total: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Segments of a share beside what of it has not been added yet; nothing if all has."""
+        pieces = self._unread.pop(share, None)
+        return iter(()) if pieces is None else self._beside(total, pieces)
 
     def fold(self, share: int, before: Sequence[Partial], after: Sequence[Partial]) -> None:
         """See ChunkSum."""
@@ -137,10 +149,12 @@ class CodedSum(ChunkSum):
         if len(before) + len(after) > 1 and before:
             own, own_weight = total.clone(), self.weights[share]
             (pieces, self.weights[share]), *before = before
-            self._read(total, pieces, torch.Tensor.copy_)
+            for part, values in self._beside(total, pieces):
+                part.copy_(values)
         for pieces, weight in before:
             self.add(share, pieces, weight)
         if own is not None:
+            self._catch_up(share)
             total.add_(own)
             self.weights[share] += own_weight
         for pieces, weight in after:
@@ -149,51 +163,54 @@ class CodedSum(ChunkSum):
     def finish(self, share: int) -> None:
         """See ChunkSum; what is handed out is encoded, and is what the code says."""
         total, result = self._part(self._sum, share), self._part(self._result, share)
-        self._arithmetic.finish(total, total, self.weights[share])
         if self._hands_out:
+            self._catch_up(share)
+            self._arithmetic.finish(total, total, self.weights[share])
             self._handed_out[share] = self._write(share, reread=True)
-        if result.data_ptr() != total.data_ptr():
-            result.copy_(total)
-        found = (
-            first_nonfinite(result[start:stop], start) for start, stop in segments(len(result))
-        )
-        self._conclude(share, next((each for each in found if each is not None), None))
+        arrived, found = self._arrived(share, total), None
+        for start, stop in segments(len(total)):
+            for part, values in islice(arrived, 1):
+                part.add_(values)
+            if self._hands_out:
+                result[start:stop].copy_(total[start:stop])
+            else:
+                place = slice(start, stop)
+                self._arithmetic.finish(total[place], result[place], self.weights[share])
+            if found is None:
+                found = first_nonfinite(result[start:stop], start)
+        self._conclude(share, found)
 
     def store(
         self, share: int, pieces: Sequence[memoryview], found: Finding | None = None
     ) -> None:
         """See ChunkSum."""
         self.findings[share] = found
-        self._read(self._part(self._result, share), pieces, torch.Tensor.copy_)
+        for part, values in self._beside(self._part(self._result, share), pieces):
+            part.copy_(values)
 
-    def _read(
-        self,
-        target: torch.Tensor,
-        pieces: Sequence[memoryview],
-        take: Callable[[torch.Tensor, torch.Tensor], object],
-    ) -> None:
-        """Decode a share, and have each segment taken by its part of the target."""
-        scratch = torch.empty(min(SEGMENT_ELEMENTS, len(target)))
-        for (start, stop), code in self._codes(len(target), pieces):
-            values = scratch[: stop - start]
-            try:
-                self._codec.decode(code, values)
-            except ValueError as error:
-                raise ProtocolError(f"a share makes no sense: {error}") from None
-            take(target[start:stop], values)
+    def _beside(
+        self, target: torch.Tensor, pieces: Sequence[memoryview]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each segment of the target, and what the pieces say of it, in memory that is used
+        again.
 
-    def _codes(
-        self, elements: int, pieces: Sequence[memoryview]
-    ) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
-        if not elements:
+        Raises ProtocolError where that makes no sense.
+        """
+        if not len(target):
             return
         # Pieces end where they like. They are small: joining them costs less than minding it.
         joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         data = torch.frombuffer(joined, dtype=torch.uint8)
+        scratch = torch.empty(min(SEGMENT_ELEMENTS, len(target)))
         at = 0
-        for start, stop in segments(elements):
+        for start, stop in segments(len(target)):
             size = self._codec.size(stop - start)
-            yield (start, stop), data[at : at + size]
+            values = scratch[: stop - start]
+            try:
+                self._codec.decode(data[at : at + size], values)
+            except ValueError as error:
+                raise ProtocolError(f"a share makes no sense: {error}") from None
+            yield target[start:stop], values
             at += size
 
 

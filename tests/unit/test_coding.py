@@ -147,6 +147,7 @@ def test_bytes_that_make_no_sense_are_the_peers_fault() -> None:
     nonsense[0] = 77
     with pytest.raises(ProtocolError, match="a share makes no sense"):
         total.add(0, (memoryview(nonsense),), 1.0)
+        total.finish(0)
 
 
 def test_random_numbers_depend_on_all_that_tells_rounds_apart() -> None:
