@@ -68,9 +68,16 @@ class Row:
         return self.measured.gloo_seconds / self.measured.seconds
 
     @property
+    def wire_share(self) -> float:
+        """What a node sends, of what it would have to send in fp32, exactly."""
+        exact = 2 * (self.nodes - 1) / self.nodes * self.measured.size_bytes
+        return self.measured.wire_bytes / exact if exact else 0.0
+
+    @property
     def limit_seconds(self) -> float | None:
-        """What the links allow; None where they have no limit."""
-        return self.network.limit_seconds(self.measured.size_bytes) if self.network else None
+        """What the links allow for what this wire sends; None where they have no limit."""
+        limit = self.network.limit_seconds(self.measured.size_bytes) if self.network else None
+        return limit if limit is None or self.wire == "exact" else limit * self.wire_share
 
     @property
     def efficiency(self) -> float | None:

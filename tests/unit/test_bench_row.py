@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gradwire_ops.bench_network import Network
@@ -59,6 +61,14 @@ def test_efficiency_is_the_limit_over_our_time() -> None:
     found = row(2, 2, network).to_dict()
     assert found["limit_seconds"] == pytest.approx(0.001)
     assert found["efficiency"] == pytest.approx(0.5)
+
+
+def test_a_lossy_wire_has_a_limit_of_its_own() -> None:
+    rate = 64_000_000_000
+    network = Network(LabPlan(2, (rate, rate)), payload_bytes_per_second=8e9)
+    measured = replace(MEASURED, wire_bytes=2_000_000)
+    lossy = replace(row(2, 2, network), measured=measured, wire="int8")
+    assert lossy.limit_seconds == pytest.approx(0.00025)
 
 
 def test_on_loopback_there_is_no_limit() -> None:

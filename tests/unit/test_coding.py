@@ -145,8 +145,8 @@ def test_bytes_that_make_no_sense_are_the_peers_fault() -> None:
     sender.encode(0)
     nonsense = bytearray(sender.partial(0))
     nonsense[0] = 77
+    total.add(0, (memoryview(nonsense),), 1.0)
     with pytest.raises(ProtocolError, match="a share makes no sense"):
-        total.add(0, (memoryview(nonsense),), 1.0)
         total.finish(0)
 
 

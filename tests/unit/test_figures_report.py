@@ -46,6 +46,7 @@ def measured(size: int = 64 * MIB, seconds: float = 0.1, **others: object) -> di
         "nodes": 2,
         "rate_bits_per_second": 500_000_000,
         "interfaces": 2,
+        "wire_bytes": 250_000.0,
         **others,
     }
 

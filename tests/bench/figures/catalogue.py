@@ -22,6 +22,7 @@ NODES = "More nodes, more links, unequal links"
 LOOPBACK = "Large tensors over loopback (P01)"
 GROUP = "As the backend of torch.distributed"
 CORES = "Daemons on so many cores each (P12)"
+WIRES = "Lossy wires (P10)"
 WORKERS = "Daemons of several processes"
 TRAINING = "Training steps"
 URGENT = "What is urgent"
@@ -68,6 +69,19 @@ def _group(op: str, *bars: Bar) -> Benchmark:
     flags = f"--nodes 1 --ranks-per-node 4 --path pg --op {op}"
     sizes = (64 * KIB, MIB, LARGE)
     return Benchmark(f"group-{op}", GROUP, f"1 node x 4 ranks, {op}", flags, sizes, bars)
+
+
+def _wire(wire: str, fewer: float, speedup: float = 0) -> Benchmark:
+    """A lossy wire on a slow link."""
+    faster = (Bar(LARGE, "x gloo", speedup),) if speedup else ()
+    return Benchmark(
+        f"wire-{wire}",
+        WIRES,
+        f"2 nodes x 2 ranks, 1gbit, {wire}",
+        f"--lab --nodes 2 --ranks-per-node 2 --rate 1gbit --wire {wire}",
+        (LARGE,),
+        (*faster, Bar(LARGE, "x fewer bytes", fewer)),
+    )
 
 
 def _workers(count: int) -> Benchmark:
@@ -143,6 +157,21 @@ SETTINGS: tuple[Setting, ...] = (
         GROWING,
     ),
     Program("socket", LOOPBACK, "a plain TCP socket", "figures.controls", "socket"),
+    # Half, 0.27 and 0.02 of exact bytes, and one hundredth more.
+    _wire("exact", 0.99),
+    _wire("bf16", 1.96, 2.7),
+    _wire("fp16", 1.96),
+    _wire("int8", 3.57, 4.5),
+    _wire("fp8", 3.57),
+    _wire("topk", 33.3, 6),
+    Benchmark(
+        "wire-bf16-none",
+        WIRES,
+        "2 nodes x 2 ranks over loopback, bf16",
+        "--nodes 2 --ranks-per-node 2 --wire bf16",
+        (LARGE,),
+        (Bar(LARGE, "x gloo", 1.1),),
+    ),
     _cores(1),
     _cores(2),
     *map(_workers, (1, 2, 4)),

@@ -12,7 +12,7 @@ KIB, MIB, MB = 1 << 10, 1 << 20, 10**6
 _QUICK_BYTES = 2 * MIB
 """Too large for single calls to be timed, hundreds of them, which a delay would make long."""
 
-Figure: TypeAlias = Literal["x gloo", "efficiency", "of the links' rate"]
+Figure: TypeAlias = Literal["x gloo", "efficiency", "of the links' rate", "x fewer bytes"]
 Row: TypeAlias = "Mapping[str, Any]"
 """An object that a measurement printed as JSON; of a benchmark, see gradwire_ops.bench_row."""
 

@@ -56,12 +56,20 @@ def value(row: Row, figure: Figure) -> float | None:
             found = row["efficiency"]
         case "of the links' rate":
             found = _share_of_rate(row)
+        case "x fewer bytes":
+            found = _exact_bytes(row) / row["wire_bytes"]
     return found
+
+
+def _exact_bytes(row: Row) -> float:
+    """What each node has to send where nothing is lost."""
+    sent: float = 2 * (row["nodes"] - 1) / row["nodes"] * row["size_bytes"]
+    return sent
 
 
 def _share_of_rate(row: Row) -> float:
     """What each node has to send, over what its links, all of one rate, could have sent."""
-    sent = 2 * (row["nodes"] - 1) / row["nodes"] * row["size_bytes"] * 8
+    sent = 8 * _exact_bytes(row)
     rate: float = row["rate_bits_per_second"] * row["interfaces"]
     share: float = sent / (rate * row["seconds"])
     return share
