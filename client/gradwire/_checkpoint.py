@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 VERSION = 1
 PART_ELEMENTS = 1 << 18
+ITEMSIZE = 4
+MOST_COUNT = 1 << 62
 
 State: TypeAlias = "dict[str, Any]"
 """Tensors, numbers, words, and lists and dictionaries of them: torch.load(weights_only=True)
@@ -34,36 +36,38 @@ class Residual(NamedTuple):
     """int64, one for each chunk: how often it has been reduced."""
     values: torch.Tensor
     """fp32, flat; empty where nothing is fed back."""
+    geometry: int
+    """Digests how the daemons cut tensors."""
 
 
 def collect(parts: Iterable[pb.Residual]) -> Iterator[Residual]:
     """Put together what the daemon says."""
-    head, data = None, bytearray()
-    for part in parts:
-        if head is None:
-            head, data = part, bytearray()
-        data += part.payload
-        if len(data) >= head.size:
-            values = torch.frombuffer(data, dtype=torch.float32) if data else torch.empty(0)
-            counts = torch.tensor(list(head.counts), dtype=torch.int64)
-            yield Residual(head.identity, head.elements, counts, values)
-            head = None
+    parts = iter(parts)
+    for head in parts:
+        values, start = torch.empty(head.size // ITEMSIZE), 0
+        while start < len(values):
+            part = torch.frombuffer(next(parts).payload, dtype=torch.float32)
+            values[start : start + len(part)] = part
+            start += len(part)
+        counts = torch.tensor(list(head.counts), dtype=torch.int64)
+        yield Residual(head.identity, head.elements, counts, values, head.geometry)
 
 
 def parts(residuals: Iterable[Residual]) -> Iterator[pb.Residual]:
     """What the daemon is told."""
     for residual in residuals:
-        data = residual.values.contiguous().view(torch.uint8).numpy().data
-        head = pb.Residual(
+        yield pb.Residual(
             identity=residual.identity,
             elements=residual.elements,
             counts=residual.counts.tolist(),
-            size=len(data),
+            size=ITEMSIZE * len(residual.values),
+            geometry=residual.geometry,
         )
-        for start in range(0, max(1, len(data)), 4 * PART_ELEMENTS):
-            head.payload = bytes(data[start : start + 4 * PART_ELEMENTS])
-            yield head
-            head = pb.Residual(identity=residual.identity)
+        values = residual.values.contiguous()
+        for start in range(0, len(values), PART_ELEMENTS):
+            part = values[start : start + PART_ELEMENTS]
+            payload = bytes(part.view(torch.uint8).numpy().data)
+            yield pb.Residual(identity=residual.identity, payload=payload)
 
 
 def pack(layout: dict[str, Any], ways: list[list[Residual]], known: dict[int, Naming]) -> State:
@@ -79,6 +83,7 @@ def pack(layout: dict[str, Any], ways: list[list[Residual]], known: dict[int, Na
                 "elements": each.elements,
                 "counts": each.counts,
                 "values": each.values,
+                "geometry": f"{each.geometry:016x}",
             }
         packed.append(named)
     return {"version": VERSION, "layout": layout, "residuals": packed}
@@ -92,6 +97,13 @@ def unpack(state: State, layout: dict[str, Any]) -> list[list[Residual]]:
     if not isinstance(state, dict) or state.get("version") != VERSION:
         found = state.get("version") if isinstance(state, dict) else type(state).__name__
         raise ValueError(f"expected what state_dict() of this release returned, got {found}")
+    try:
+        ways = [[_residual(*item) for item in named.items()] for named in state["residuals"]]
+        workers = int(state["layout"]["workers"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"expected what state_dict() returned, got less: {error!r}") from None
+    if len(ways) not in (workers, 2 * workers):
+        raise ValueError(f"expected residuals of {workers} workers, got {len(ways)}")
     if state["layout"] != layout:
         log.warning(
             "what lossy wires had lost begins anew: it was kept by a job of another layout"
@@ -99,21 +111,38 @@ def unpack(state: State, layout: dict[str, Any]) -> list[list[Residual]]:
             state["layout"],
             layout,
         )
-        return [[] for _ in state["residuals"]]
-    return [list(_lasting(named)) for named in state["residuals"]]
+        return [[] for _ in range(layout["workers"])]
+    return [_lasting(each) for each in ways]
 
 
-def _lasting(named: dict[str, dict[str, Any]]) -> Iterator[Residual]:
-    nameless = 0
-    for identity, each in named.items():
-        if each["lasting"]:
-            number = int(identity, 16)
-            yield Residual(number, each["elements"], each["counts"], each["values"])
-        else:
-            nameless += 1
-    if nameless:
+def _residual(identity: str, saved: dict[str, Any]) -> tuple[Residual, bool]:
+    """One of them, and whether it means the same in another run."""
+    elements, counts, values = int(saved["elements"]), saved["counts"], saved["values"]
+    geometry = int(saved["geometry"], 16)
+    residual = Residual(int(identity, 16), elements, counts, values, geometry)
+    good = (
+        counts.dtype == torch.int64
+        and counts.dim() == values.dim() == 1
+        and counts.numel() > 0
+        and 0 <= counts.min() <= counts.max() < MOST_COUNT
+        and values.dtype == torch.float32
+        and values.numel() in (0, elements)
+        and 0 < residual.identity < 1 << 64
+    )
+    if not good:
+        raise ValueError(
+            f"residual {identity}: expected counts from 0 on, and fp32 values for each of"
+            f" {elements} elements or none, got {counts} and {values.numel()} x {values.dtype}"
+        )
+    return residual, bool(saved["lasting"])
+
+
+def _lasting(residuals: list[tuple[Residual, bool]]) -> list[Residual]:
+    kept = [residual for residual, lasting in residuals if lasting]
+    if len(kept) < len(residuals):
         log.warning(
             "what lossy wires had lost of %d tensors begins anew: their parameters had no names"
             " that last. Give connect(model=...) the model",
-            nameless,
+            len(residuals) - len(kept),
         )
+    return kept

@@ -219,6 +219,7 @@ class _Table:
             generation=self._picture.generation,
             daemon=self._daemons[0],
             local_ranks=tuple(self._picture.nodes[self._picture.node].ranks),
+            workers=len(self._picture.workers),
             timeout=self._settings.timeout,
         )
         buckets = Buckets(Wires(settings.wire, names), guard, verifier)

@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradwire._checkpoint import pack, unpack
 from gradwire._errors import LostError
 from gradwire._order import gathering, reducing, scattering
-from gradwire._tensor import bytes_of, check_weight
+from gradwire._tensor import bytes_of, check_weight, is_inexact
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -49,6 +49,8 @@ class Place:
     daemon: str
     local_ranks: tuple[int, ...]
     """Of this node."""
+    workers: int
+    """Of each node's daemon."""
     timeout: float
     """Seconds."""
 
@@ -129,7 +131,7 @@ class Session:
     @property
     def step(self) -> int:
         """Number of the training step under way, from 1, as the hook sees them: one begins with
-        the first bucket after the last one of the step before, and so ends after the optimizer.
+        the first bucket of a backward pass, and so ends after the optimizer; 0 before that.
         """
         return self._guard.steps.number
 
@@ -196,7 +198,7 @@ class Session:
         have come back in part.
         """
         shapes = [tuple(getattr(tensor, "shape", ()))]
-        order = reducing(tensor, shapes, op, self._weigh(op, weight))
+        order = reducing(tensor, shapes, op, self._weigh(tensor, op, weight))
         coded = self._buckets.wires.coded(tensor, wire, op, name)
         return self._submit(order.over(coded), urgent=urgent)
 
@@ -221,7 +223,7 @@ class Session:
         contiguous, or has no such elements, and for an `out` of another size or dtype, or that
         shares memory with other parts of the tensor.
         """
-        order = scattering(tensor, takes, op, self._weigh(op, weight), out)
+        order = scattering(tensor, takes, op, self._weigh(tensor, op, weight), out)
         return self._submit(order.over(self._buckets.wires.coded(tensor, None, op, None)))
 
     def all_gather(
@@ -297,8 +299,7 @@ class Session:
         session is over.
         """
         self._check_idle()
-        first = self.rank == self._place.local_ranks[0]
-        ways = [vault.read() if first else [] for vault in self._ways.vaults()]
+        ways = [vault.read() if self._is_first else [] for vault in self._ways.vaults()]
         return pack(self._layout(), ways, self._buckets.wires.known)
 
     def load_state_dict(self, state: State) -> None:
@@ -306,15 +307,21 @@ class Session:
         step.
 
         Then the steps give the same bits as they would have there. What does not fit begins
-        anew, and is logged: another layout of ranks and nodes, or parameters without names.
-        Raises ValueError for what is no state, LostError where the session is over.
+        anew, and is logged: another layout of ranks, nodes, workers and chunks, or parameters
+        without names. Raises ValueError for what is no state, LostError where the session is
+        over, ConnectError where the state has urgent tensors, and there are no seats for them.
         """
         self._check_idle()
-        for vault, residuals in zip(
-            self._ways.vaults(), unpack(state, self._layout()), strict=False
-        ):
-            if residuals and (dropped := vault.write(residuals)):
+        ways = unpack(state, self._layout())
+        vaults = self._ways.vaults(urgent=len(ways) > self._place.workers)
+        for vault, residuals in zip(vaults, ways, strict=True):
+            if self._is_first and (dropped := vault.write(residuals)):
                 log.warning("what lossy wires had lost of %d tensors begins anew", dropped)
+
+    @property
+    def _is_first(self) -> bool:
+        """This rank speaks for its node."""
+        return self.rank == self._place.local_ranks[0]
 
     def _check_idle(self) -> None:
         self._ways.check_process()
@@ -323,8 +330,12 @@ class Session:
 
     def _layout(self) -> dict[str, int | list[int]]:
         place = self._place
-        ranks = list(place.local_ranks)
-        return {"world_size": place.world_size, "node": place.node, "ranks": ranks}
+        return {
+            "world_size": place.world_size,
+            "node": place.node,
+            "ranks": list(place.local_ranks),
+            "workers": place.workers,
+        }
 
     def hurry(self) -> None:
         """Have a thread of this session do the work at once: who waits won't do it."""
@@ -348,10 +359,10 @@ class Session:
         self.close()
         self._ways.join_threads(EXIT_SECONDS)
 
-    def _weigh(self, op: str, weight: float | None) -> float:
+    def _weigh(self, tensor: torch.Tensor, op: str, weight: float | None) -> float:
         if weight is not None:
             return weight
-        return self._weight if op == "mean" else 1.0
+        return self._weight if op == "mean" and is_inexact(tensor) else 1.0
 
     def _submit(self, order: Order, *, urgent: bool = False) -> Result[torch.Tensor]:
         self._ways.check_process()

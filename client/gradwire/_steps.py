@@ -7,12 +7,12 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     import torch.distributed as dist
 
     from gradwire._tensor import Shape
@@ -42,20 +42,33 @@ class Origin:
         return None
 
 
+NO_PASS = -1
+"""No backward pass: within DDP's join() a rank that has run out stands in for the others,
+bucket by bucket, from the first to the last."""
+
+
+def backward_pass() -> int:
+    """Number of the backward pass that calls; NO_PASS outside of one."""
+    # What torch.utils.checkpoint tells passes apart by, in every release that is supported.
+    number: int = torch._C._current_graph_task_id()  # noqa: SLF001
+    return number
+
+
 class Steps:
-    """Counts steps. One begins with the first bucket after the last one of the step before.
+    """Counts steps: backward passes that reduce something, be it for one model or several.
 
     Buckets come on the threads of autograd, what is to be skipped on others.
     """
 
     def __init__(self) -> None:
-        self.number: int = 1
-        """Of the step under way."""
+        self.number: int = 0
+        """Of the step under way; 0 before the first."""
         self.skipped: int = 0
         """Steps that were to be skipped."""
         self.skipping: bool = False
         """The step under way is."""
-        self._ended = False
+        self._ended = True
+        self._pass = NO_PASS
         self._lock = threading.Lock()
         self._reduced: list[weakref.ref[torch.Tensor]] = []
         self._void: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -63,11 +76,11 @@ class Steps:
 
     def enter(self, bucket: dist.GradBucket) -> Origin:
         """The hook has been handed this bucket."""
-        parameters = bucket.parameters()
+        parameters, current = bucket.parameters(), backward_pass()
         with self._lock:
-            if self._ended:
+            if current != self._pass or (current == NO_PASS and self._ended):
                 self._begin()
-            self._ended = bucket.is_last()
+            self._ended, self._pass = bucket.is_last(), current
             self._reduced += [weakref.ref(each) for each in parameters]
             for parameter in parameters if self._void else ():
                 self._void.pop(parameter, None)

@@ -157,6 +157,11 @@ def part_of(whole: Described, elements: int) -> Described:
     return Described(spec, spec.SerializeToString())
 
 
+def is_inexact(tensor: torch.Tensor) -> bool:
+    """It holds floating-point numbers, real or complex."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def can_be_nonfinite(whole: Described) -> bool:
     """It is reduced, and may hold NaNs and infinities."""
     spec = whole.spec

@@ -117,8 +117,12 @@ class Ways:
         """No collective is without a result."""
         return all(way.pipeline.idle for way in self._all())
 
-    def vaults(self) -> list[Vault]:
-        """Of the ways that are not urgent, worker by worker; then of the urgent ones."""
+    def vaults(self, *, urgent: bool = False) -> list[Vault]:
+        """Of the ways that are not urgent, worker by worker; then of the urgent ones, which
+        there will be after this if `urgent`.
+        """
+        if urgent:
+            self._open(urgent=True)
         return [way.vault for way in self._all()]
 
     def check_process(self) -> None:

@@ -124,7 +124,8 @@ class Wires:
         )
         if chosen.name == "exact":
             return None
-        naming = None if name is None else self._know(_name(op, ((name, shape),), True))
+        # Quoted: no parameter of a bucket is called so.
+        naming = None if name is None else self._know(_name(op, ((repr(name), shape),), True))
         return Coded(chosen, naming)
 
     def pieces(self, parameters: Sequence[torch.Tensor], elements: int) -> tuple[Piece, ...]:

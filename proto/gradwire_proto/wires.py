@@ -23,6 +23,9 @@ ROUNDED_AT_RANDOM = (pb.WIRE_INT8, pb.WIRE_FP8)
 FED_BACK = (pb.WIRE_INT8, pb.WIRE_FP8, pb.WIRE_TOPK)
 """Wires that lose so much that it is added the next time, unless that is switched off."""
 
+MOST_ELEMENTS = 1 << 40
+"""Of a tensor that crosses a lossy wire."""
+
 _OPS = (pb.OP_SUM, pb.OP_MEAN)
 _DTYPES = (pb.DTYPE_FLOAT16, pb.DTYPE_BFLOAT16, pb.DTYPE_FLOAT32)
 

@@ -8,7 +8,6 @@ it, this node reads, too, so that all have the same bits. What is lost is added 
 from __future__ import annotations
 
 import math
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -169,7 +168,8 @@ class CodedSum(ChunkSum):
             self._handed_out[share] = self._write(share, reread=True)
         arrived, found = self._arrived(share, total), None
         for start, stop in segments(len(total)):
-            for part, values in islice(arrived, 1):
+            if (ours := next(arrived, None)) is not None:
+                part, values = ours
                 part.add_(values)
             if self._hands_out:
                 result[start:stop].copy_(total[start:stop])
@@ -178,6 +178,9 @@ class CodedSum(ChunkSum):
                 self._arithmetic.finish(total[place], result[place], self.weights[share])
             if found is None:
                 found = first_nonfinite(result[start:stop], start)
+        if found is not None:
+            # Which of two NaNs a sum keeps depends on their order, which differs by node.
+            result[result.isnan()] = math.nan
         self._conclude(share, found)
 
     def store(

@@ -32,7 +32,6 @@ from gradwire_proto.v1 import peer_pb2
 from gradwire_server import metrics_page, shared_memory
 from gradwire_server.allocator import keep_memory
 from gradwire_server.doorbell import Doorbell
-from gradwire_server.engine import Terms
 from gradwire_server.errors import StartError, StoppingError
 from gradwire_server.job import Job, Jobs
 from gradwire_server.kernels import Kernels
@@ -40,6 +39,7 @@ from gradwire_server.metrics import Metrics
 from gradwire_server.reduce.choose import SCHEDULES
 from gradwire_server.residuals import Residuals
 from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
+from gradwire_server.terms import Terms
 from gradwire_server.transport.precedence import Precedence
 from gradwire_server.workers import Fleet, Report, forked
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
-from gradwire_proto.v1 import aggregator_pb2, peer_pb2
+from gradwire_proto.v1 import aggregator_pb2
 from gradwire_server.errors import (
     LostError,
     ProtocolError,
@@ -30,7 +28,6 @@ from gradwire_server.reduce.choose import share_weights
 from gradwire_server.round import Contribution, Extent, Key, Round, Rounds
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
 from gradwire_server.transport.precedence import ALONE
-from gradwire_server.transport.stripes import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
     from gradwire_server.kernels import Kernels
     from gradwire_server.local import Local, Ranks
     from gradwire_server.metrics import Metrics
+    from gradwire_server.terms import Terms
     from gradwire_server.transport.precedence import Standing
 
 log = logging.getLogger(__name__)
@@ -49,24 +47,6 @@ MOST_OPEN_ROUNDS = 1024
 
 CLOSE_SECONDS = 5.0
 """How long a peer that takes nothing may hold up the end of a job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a job has agreed on."""
-
-    chunk_bytes: int
-    slots: int
-    timeout_seconds: float
-    warn_seconds: float
-    schedule: peer_pb2.Schedule | None = None
-    """None: chosen for each chunk."""
-    connections: int = AUTO
-    """To each other node; as this node wants it where it dials."""
-    folder: Path = Path("/dev/shm")  # noqa: S108 - the place for shared memory
-    """Where shared memory is made."""
-    urgent: bool = False
-    """Goes before other generations on the way to the same nodes."""
 
 
 class Engine:
@@ -93,7 +73,8 @@ class Engine:
         self._lateness = Lateness(group, metrics, terms.timeout_seconds, terms.warn_seconds)
         bandwidths = group.picture.bandwidths
         weights = share_weights(bandwidths) if bandwidths else ()
-        self.feedback = Feedback(terms.folder, terms.chunk_bytes)
+        self.feedback = Feedback(terms.folder, terms.chunk_bytes, metrics)
+        self.geometry = terms.geometry(group.picture)
         self._workplace = Workplace(group, terms.schedule, kernels, self.feedback, weights)
         self._transport: Transport | None = None
         self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)
@@ -255,7 +236,7 @@ class Engine:
         try:
             total = await execution.reduce()
             self._rounds.close(key)
-            execution.commit()
+            execution.settle(total)
             execution.local.publish(total)
             # From here on only its last sends are under way: nothing that fails calls them off.
             self._running.pop(key, None)
@@ -283,6 +264,7 @@ class Engine:
         log.warning("generation %s: %s", self.group.picture.generation[:8], error)
         self._metrics.errors.labels(kind=type(error).__name__).inc()
         self.failed_count += 1
+        self.feedback.failed(sequence)
         if self._chain is not None:
             self._chain.count_failure()
         self._cancel(round_.key for round_ in dropped)

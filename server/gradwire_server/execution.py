@@ -131,10 +131,12 @@ class Execution:
             loan=self._loan,
         )
 
-    def commit(self) -> None:
+    def settle(self, total: ChunkSum) -> None:
         """The result is there: what was lost on the way to it is to be made good."""
-        if self._loan is not None:
-            self._loan.commit()
+        loan, self._loan = self._loan, None
+        if loan is not None:
+            finite = total.finding is None
+            self._workplace.feedback.done(self.round.sequence, loan, finite=finite)
 
     def release(self) -> None:
         """The task has ended: nothing here uses any memory any more."""

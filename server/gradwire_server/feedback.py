@@ -5,45 +5,39 @@ fixes SignSGD" (2019). Kept under the identity of what is reduced, for a tensor'
 whether this node sends them as a part of its own sum, or, as the owner of their share, as a
 result: it does one of the two with each.
 
-A residual has two versions. While a round is carried out it reads one and writes the other; the
-round's end makes that the one that counts, by a single word. So a round that fails, or is
-carried out once more, finds what was there before it.
+A residual has two versions. While a collective is carried out its rounds read one and write the
+other; only once all of them have a result does that count, by one word for each chunk. So one
+that fails, or is carried out once more, finds what was there before it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import logging
-import mmap
-import os
-import secrets
-import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire_server.shared_memory import PREFIX
+from gradwire_server.errors import ReductionError
+from gradwire_server.residual_file import ITEMSIZE, ResidualFile, room
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from gradwire_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-PAGE = 4096
-_HEADER = struct.Struct("<8sIQQ")
-_MAGIC, _VERSION = b"gradwres", 1
+BRIEF_USES, LONG_UNUSED = 2, 256
+"""What was used so seldom, and not while all others were so many times, was a bucket that is no
+more: DDP builds its buckets anew after the first step."""
 
-ITEMSIZE = 4
-"""Residuals are fp32, as the sums that lossy wires carry."""
+MOST_ENTRIES = 2048
+"""Each has a file. Beyond that, what was not used for the longest goes."""
 
-KEPT_TURNS = 16
-"""What has not been used while all others were, so many times, belongs to nothing any more."""
-
-TURNS_TO_LOOK = 64
+MOST_COUNT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,206 +45,249 @@ class Kept:
     """One residual as it counts, on its way to or from a checkpoint."""
 
     identity: int
+    elements: int
+    """Of the tensor."""
     counts: tuple[int, ...]
     """How often each chunk has been reduced."""
-    values: torch.Tensor
-    """fp32, flat; empty where nothing is fed back."""
+    size: int
+    """Elements of the residual: the tensor's, or 0 where nothing is fed back."""
 
 
 class _Entry:
-    """One tensor's residual: a file on a tmpfs, so that it outlives the daemon.
+    """One tensor's residual, and who uses it."""
 
-    header | counts | version 0 | version 1; private memory where the file can't be had.
-    """
-
-    def __init__(
-        self, identity: int, tensor_elements: int, elements: int, chunks: int, folder: Path
-    ) -> None:
-        """`elements`: of the residual; 0 where only the counts are kept."""
-        self.tensor_elements = tensor_elements
+    def __init__(self, elements: int, file: ResidualFile) -> None:
         self.elements = elements
-        self.chunks = chunks
+        self.file = file
         self.used = 0
-        self.locks = [asyncio.Lock() for _ in range(chunks)]
-        start = PAGE + _whole_pages(8 * chunks)
-        size = start + 2 * _whole_pages(ITEMSIZE * elements)
-        self._path = folder / f"{PREFIX}{secrets.token_hex(8)}"
-        self._file = -1
-        memory = self._map(size)
-        memory[: _HEADER.size] = _HEADER.pack(_MAGIC, _VERSION, identity, elements)
-        self._counts = memoryview(memory)[PAGE : PAGE + 8 * chunks].cast("q")
-        self._versions = [
-            torch.frombuffer(memory, dtype=torch.float32, count=elements, offset=offset)
-            if elements
-            else torch.empty(0)
-            for offset in (start, start + _whole_pages(ITEMSIZE * elements))
-        ]
+        self.locks: dict[int, asyncio.Lock] = {}
 
-    def _map(self, size: int) -> mmap.mmap:
-        try:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
-            # Held while somebody uses it: see shared_memory.
-            fcntl.flock(self._file, fcntl.LOCK_SH)
-            os.posix_fallocate(self._file, 0, size)
-            return mmap.mmap(self._file, size, flags=mmap.MAP_SHARED)
-        except OSError as error:
-            self.close()
-            log.warning(
-                "no shared memory for %d MiB of what lossy wires lose (%s): kept in this"
-                " daemon's own, it would go with it",
-                size >> 20,
-                error.strerror,
-            )
-            return mmap.mmap(-1, size)
+    def lock(self, chunk: int) -> asyncio.Lock:
+        """Held by the round that uses the chunk, until its collective has ended."""
+        return self.locks.setdefault(chunk, asyncio.Lock())
 
-    def count(self, chunk: int) -> int:
-        """How often the chunk has been reduced."""
-        return self._counts[chunk]
+    @property
+    def is_brief(self) -> bool:
+        """It was used hardly ever."""
+        return max(self.file.counts) <= BRIEF_USES
 
-    def version(self, count: int) -> torch.Tensor:
-        """What counts after so many times."""
-        return self._versions[count & 1]
-
-    def commit(self, chunk: int) -> None:
-        """The version written meanwhile counts now."""
-        self._counts[chunk] += 1
-
-    def restore(self, counts: tuple[int, ...], values: torch.Tensor, step: int) -> None:
-        """Take over what was kept."""
-        for chunk, count in enumerate(counts):
-            self._counts[chunk] = count
-            part = slice(chunk * step, (chunk + 1) * step)
-            self.version(count)[part].copy_(values[part])
-
-    def close(self) -> None:
-        """Unlink the file; the memory goes with the last view of it."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-            self._path.unlink(missing_ok=True)
+    @property
+    def is_lent(self) -> bool:
+        """A round uses it."""
+        return any(lock.locked() for lock in self.locks.values())
 
 
 class Loan:
     """One chunk's residual, for one round."""
 
-    def __init__(self, entry: _Entry, chunk: int, start: int, elements: int) -> None:
+    def __init__(self, entry: _Entry, chunk: int, part: slice) -> None:
         self._entry = entry
         self._chunk = chunk
-        self.count = entry.count(chunk)
+        file = entry.file
+        self.count: int = file.counts[chunk]
         """How often the chunk has been reduced before."""
-        if entry.elements:
-            part = slice(start, start + elements)
-            before = entry.version(self.count)[part] if self.count else None
-            self.memory: tuple[torch.Tensor | None, torch.Tensor] | None = (
-                before,
-                entry.version(self.count + 1)[part],
-            )
-        else:
-            self.memory = None
-        """What was lost the last time, None the first; and where to write what is lost now."""
+        self.memory: tuple[torch.Tensor | None, torch.Tensor] | None = None
+        """What was lost the last time, None the first, and where to write what is lost now;
+        nothing at all where nothing is fed back."""
+        if file.elements:
+            before = file.version(self.count)[part] if self.count else None
+            self.memory = (before, file.version(self.count + 1)[part])
+
+    @property
+    def chunks(self) -> int:
+        """Of the tensor."""
+        return len(self._entry.file.counts)
 
     def commit(self) -> None:
-        """The round has its result: what was written counts."""
-        self._entry.commit(self._chunk)
+        """What was written counts."""
+        self._entry.file.counts[self._chunk] += 1
 
     def release(self) -> None:
         """The next round may have it."""
-        self._entry.locks[self._chunk].release()
+        self._entry.lock(self._chunk).release()
+
+
+@dataclass(slots=True)
+class _Collective:
+    """Loans of rounds that have their result, while others of their collective have none."""
+
+    loans: list[Loan] = field(default_factory=list)
+    void: bool = False
 
 
 class Feedback:
     """All residuals of one generation at one node. Methods are called on the event loop."""
 
-    def __init__(self, folder: Path, chunk_bytes: int) -> None:
+    def __init__(self, folder: Path, chunk_bytes: int, metrics: Metrics | None = None) -> None:
         self._folder = folder
         self._step = chunk_bytes // ITEMSIZE
+        self._metrics = metrics
         self._entries: dict[int, _Entry] = {}
+        self._collectives: dict[int, _Collective] = {}
+        self._making = asyncio.Lock()
         self._turn = 0
         self.dropped = 0
-        """Residuals that no longer fitted what has their identity, or that nothing uses."""
+        """Residuals that no longer fitted what has their identity, or that nothing used."""
+
+    # -- rounds
 
     async def lend(self, identity: int, elements: int, chunk: int, *, feedback: bool) -> Loan:
-        """A chunk's residual, as soon as no other round has it; release it in the end.
+        """A chunk's residual, as soon as no other round has it.
 
-        `elements` are the whole tensor's. Without feedback nothing but the count is kept.
+        `elements` are the whole tensor's. Without feedback nothing but the count is kept. It
+        must be given back, by `done` or `Loan.release`. Raises ReductionError where there is
+        no memory for it.
         """
-        entry = self._find(identity, elements, kept=elements if feedback else 0)
-        await entry.locks[chunk].acquire()
-        start = chunk * self._step
-        return Loan(entry, chunk, start, min(self._step, elements - start))
+        entry = await self._find(identity, elements, elements if feedback else 0)
+        await entry.lock(chunk).acquire()
+        return Loan(entry, chunk, slice(chunk * self._step, (chunk + 1) * self._step))
 
-    def _find(self, identity: int, elements: int, *, kept: int) -> _Entry:
-        chunks = self._chunks(elements)
-        entry = self._entries.get(identity)
-        if entry is not None and (entry.elements, entry.tensor_elements) != (kept, elements):
-            self._drop(identity, "it belongs to a tensor of another size")
-            entry = None
-        if entry is None:
-            entry = _Entry(identity, elements, kept, chunks, self._folder)
-            self._entries[identity] = entry
-        self._turn += 1
-        entry.used = self._turn
-        if self._turn % TURNS_TO_LOOK == 0:
-            self._drop_unused()
-        return entry
+    def done(self, sequence: int, loan: Loan, *, finite: bool) -> None:
+        """A round has its result. With the last of its collective all count, unless one was
+        not finite: what was lost of that would be nonsense, and is not to come back.
+        """
+        collective = self._collectives.setdefault(sequence, _Collective())
+        collective.loans.append(loan)
+        collective.void |= not finite
+        if len(collective.loans) == loan.chunks:
+            self._end(sequence, commit=not collective.void)
 
-    def _chunks(self, elements: int) -> int:
+    def failed(self, sequence: int) -> None:
+        """The collective has failed: nothing of it counts."""
+        self._end(sequence, commit=False)
+
+    def _end(self, sequence: int, *, commit: bool) -> None:
+        if (collective := self._collectives.pop(sequence, None)) is None:
+            return
+        for loan in collective.loans:
+            if commit:
+                loan.commit()
+            loan.release()
+
+    async def _find(self, identity: int, elements: int, size: int) -> _Entry:
+        # One at a time: two chunks of a new tensor come side by side.
+        async with self._making:
+            entry = self._entries.get(identity)
+            if entry is not None and (entry.elements, entry.file.elements) != (elements, size):
+                self._drop(identity, "it belongs to a tensor of another size")
+                entry = None
+            if entry is None:
+                entry = await self._make(identity, elements, size)
+            self._turn += 1
+            entry.used = self._turn
+            return entry
+
+    async def _make(self, identity: int, elements: int, size: int) -> _Entry:
+        chunks = self.chunks(elements)
+        self._drop_unused(ResidualFile.size(size, chunks))
+        try:
+            # Reserving a gigabyte takes a quarter of a second.
+            file = await asyncio.to_thread(
+                ResidualFile, identity, size, chunks, self._step, self._folder
+            )
+        except (OSError, ValueError, OverflowError, MemoryError) as error:
+            raise ReductionError(
+                f"no memory for what a lossy wire loses of {elements} elements,"
+                f" {ResidualFile.size(size, chunks) >> 20} MiB ({error}); free some in"
+                f" {self._folder}, or switch it off with feedback=off"
+            ) from error
+        made = self._entries[identity] = _Entry(elements, file)
+        return made
+
+    def chunks(self, elements: int) -> int:
+        """Into how many a tensor is cut."""
         return max(1, -(-elements // self._step))
 
-    def _drop_unused(self) -> None:
-        oldest, entry = min(self._entries.items(), key=lambda item: item[1].used)
-        turns = sum(each.chunks for each in self._entries.values())
-        unused = self._turn - entry.used > KEPT_TURNS * turns
-        if unused and not any(lock.locked() for lock in entry.locks):
-            self._drop(oldest, "nothing has used it for long")
+    def _drop_unused(self, needed: int) -> None:
+        """Before a new one is made: what was a bucket once, and more where memory is short."""
+        by_age = sorted(self._entries.items(), key=lambda item: item[1].used)
+        patience = LONG_UNUSED * max(1, len(by_age))
+        for identity, entry in by_age:
+            age = self._turn - entry.used
+            short = len(self._entries) >= MOST_ENTRIES or room(self._folder) < needed
+            old = age > patience and entry.is_brief
+            if not entry.is_lent and (old or (short and age > 2 * len(by_age))):
+                self._drop(identity, "nothing has used it for long")
 
     def _drop(self, identity: int, reason: str) -> None:
-        self._entries.pop(identity).close()
+        self._entries.pop(identity).file.close()
+        self._count_dropped()
+        log.warning("what was lost of %016x is dropped: %s", identity, reason)
+
+    def _count_dropped(self) -> None:
         self.dropped += 1
-        log.info("what was lost of %016x is dropped: %s", identity, reason)
+        if self._metrics is not None:
+            self._metrics.residuals_dropped.inc()
 
     # -- checkpoints
 
-    def kept(self) -> Iterator[tuple[Kept, int]]:
-        """All residuals, and how many elements their tensors have.
+    def kept(self) -> list[Kept]:
+        """All residuals. No collective may be under way before `values` has been called."""
+        return [
+            Kept(identity, entry.elements, tuple(entry.file.counts), entry.file.elements)
+            for identity, entry in self._entries.items()
+        ]
 
-        No round that changes them may be under way meanwhile.
-        """
-        for identity, entry in list(self._entries.items()):
-            counts = tuple(entry.count(chunk) for chunk in range(entry.chunks))
-            values = torch.zeros(entry.elements)
-            for chunk, count in enumerate(counts):
-                part = slice(chunk * self._step, (chunk + 1) * self._step)
-                if count:
-                    values[part].copy_(entry.version(count)[part])
-            yield Kept(identity, counts, values), entry.tensor_elements
+    def values(self, kept: Kept) -> Iterator[tuple[int, torch.Tensor]]:
+        """What was lost, chunk by chunk: the first element's number, and fp32 values."""
+        entry = self._entries.get(kept.identity)
+        for chunk in range(len(kept.counts) if entry is not None and kept.size else 0):
+            assert entry is not None, "tested in the range"  # noqa: S101
+            part = slice(chunk * self._step, (chunk + 1) * self._step)
+            count = kept.counts[chunk]
+            whole = entry.file.version(count)[part]
+            yield part.start, whole if count else torch.zeros_like(whole)
 
-    def restore(self, kept: Kept, elements: int) -> bool:
-        """Go on with this residual of a tensor of so many elements; whether it fits.
+    def forget(self) -> None:
+        """Begin anew."""
+        for entry in self._entries.values():
+            entry.file.close()
+        self._entries.clear()
 
-        Chunks may be cut otherwise than when it was kept, if all had been reduced as often.
-        """
-        chunks, counts = self._chunks(elements), kept.counts
-        if len(counts) != chunks and len(set(counts)) == 1:
-            counts = counts[:1] * chunks
-        if len(counts) != chunks or len(kept.values) not in (0, elements) or min(counts) < 0:
-            self.dropped += 1
-            return False
-        with contextlib.suppress(KeyError):
-            self._entries.pop(kept.identity).close()
-        size = len(kept.values)
-        entry = _Entry(kept.identity, elements, size, chunks, self._folder)
-        entry.restore(counts, kept.values, self._step)
-        entry.used = self._turn
-        self._entries[kept.identity] = entry
-        return True
+    async def restore(self, kept: Kept) -> Restoring | None:
+        """Go on with this residual, whose values then come; None where it does not fit."""
+        counts = kept.counts
+        fits = len(counts) == self.chunks(kept.elements) and kept.size in (0, kept.elements)
+        if not fits or not all(0 <= count < MOST_COUNT for count in counts):
+            self._count_dropped()
+            return None
+        self._entries.pop(kept.identity, None)
+        async with self._making:
+            entry = await self._make(kept.identity, kept.elements, kept.size)
+        return Restoring(entry.file, counts, self._step)
 
     def close(self) -> None:
         """Unlink all files."""
-        for entry in self._entries.values():
-            entry.close()
-        self._entries.clear()
+        self.forget()
 
 
-def _whole_pages(size: int) -> int:
-    return -(-size // PAGE) * PAGE
+class Restoring:
+    """Takes one residual's values as they come; it counts once it is complete."""
+
+    def __init__(self, file: ResidualFile, counts: Sequence[int], step: int) -> None:
+        self._file = file
+        self._counts = counts
+        self._step = step
+        self._written = 0
+        self._finish()
+
+    @property
+    def missing(self) -> int:
+        """Elements that have not come."""
+        return self._file.elements - self._written
+
+    def write(self, values: torch.Tensor) -> None:
+        """The next values, fp32; no more of them than are missing."""
+        while len(values):
+            chunk, within = divmod(self._written, self._step)
+            taken = min(self._step - within, len(values))
+            place = slice(self._written, self._written + taken)
+            self._file.version(self._counts[chunk])[place].copy_(values[:taken])
+            self._written += taken
+            values = values[taken:]
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self.missing:
+            for chunk, count in enumerate(self._counts):
+                self._file.counts[chunk] = count

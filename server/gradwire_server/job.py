@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_server.chain import Chain
-from gradwire_server.engine import Engine, Terms
+from gradwire_server.engine import Engine
 from gradwire_server.errors import LostError, ProtocolError, ReductionError, RefusedError
 from gradwire_server.group import Group, Member, Picture
 from gradwire_server.office import Office, Tray
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gradwire_server.metrics import Metrics
     from gradwire_server.round import Key
     from gradwire_server.shared_memory import Arena
+    from gradwire_server.terms import Terms
     from gradwire_server.transport.precedence import Precedence
 
 log = logging.getLogger(__name__)

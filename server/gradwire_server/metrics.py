@@ -107,6 +107,12 @@ class Metrics:
             "gradwire_ranks_joined", "Ranks that have a seat now.", registry=registry
         )
         self.jobs = Gauge("gradwire_jobs", "Jobs that have a rank here now.", registry=registry)
+        self.residuals_dropped = Counter(
+            "gradwire_residuals_dropped",
+            "What a lossy wire had lost of a tensor, and was not made good: the tensor has"
+            " another size, or nothing used it.",
+            registry=registry,
+        )
         self.errors = Counter(
             "gradwire_errors_total", "What went wrong, by kind.", ["kind"], registry=registry
         )

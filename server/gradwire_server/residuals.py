@@ -6,19 +6,23 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import numpy as np
 import torch
 
 from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_proto.wires import MOST_ELEMENTS
 from gradwire_server.errors import ProtocolError
-from gradwire_server.feedback import ITEMSIZE, Kept
+from gradwire_server.feedback import Kept
+from gradwire_server.residual_file import ITEMSIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gradwire_server.feedback import Feedback
     from gradwire_server.job import Jobs
 
-PART_BYTES = 1 << 20
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+PART_ELEMENTS = 1 << 18
 
 SILENCE_SECONDS = 30.0
 """How long a rank may take from one part to the next."""
@@ -30,66 +34,76 @@ class Residuals:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    async def read(
-        self, request: pb.ReadResidualsRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
+    async def read(self, request: pb.ReadResidualsRequest, context: Context) -> None:
         """All that a generation's node keeps."""
         job, _ = self._jobs.find_seat(request.seat)
-        for kept, elements in job.engine.feedback.kept():
-            for part in _parts(kept, elements):
+        feedback, geometry = job.engine.feedback, job.engine.geometry
+        for kept in feedback.kept():
+            head = pb.Residual(
+                identity=kept.identity,
+                elements=kept.elements,
+                counts=kept.counts,
+                size=kept.size * ITEMSIZE,
+                geometry=geometry,
+            )
+            await context.write(pb.ReadResidualsResponse(residual=head))
+            for part in _parts(feedback, kept):
                 await context.write(pb.ReadResidualsResponse(residual=part))
 
-    async def write(
-        self, _: object, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.WriteResidualsResponse:
-        """Go on with what a checkpoint has. Raises ProtocolError for what makes no sense."""
+    async def write(self, _: object, context: Context) -> pb.WriteResidualsResponse:
+        """Go on with what a checkpoint has, and with nothing else.
+
+        Raises ProtocolError for what makes no sense, ReductionError where memory is short.
+        """
         first = await _next(context)
         if first is None:
             raise ProtocolError("expected a seat, got nothing")
         job, _rank = self._jobs.find_seat(first.seat)
+        feedback, geometry = job.engine.feedback, job.engine.geometry
+        feedback.forget()
         response = pb.WriteResidualsResponse()
         while (part := await _next(context)) is not None:
-            kept = await _whole(part.residual, context)
-            if job.engine.feedback.restore(kept, part.residual.elements):
+            if await _restore(feedback, geometry, part.residual, context):
                 response.restored += 1
             else:
                 response.dropped += 1
         return response
 
 
-def _parts(kept: Kept, elements: int) -> Iterator[pb.Residual]:
-    data = kept.values.view(torch.uint8).numpy().data
-    head = pb.Residual(
-        identity=kept.identity, elements=elements, counts=kept.counts, size=len(data)
-    )
-    for start in range(0, max(1, len(data)), PART_BYTES):
-        head.payload = bytes(data[start : start + PART_BYTES])
-        yield head
-        head = pb.Residual(identity=kept.identity)
+def _parts(feedback: Feedback, kept: Kept) -> Iterator[pb.Residual]:
+    for _, values in feedback.values(kept):
+        for part in values.split(PART_ELEMENTS):
+            payload = bytes(part.view(torch.uint8).numpy().data)
+            yield pb.Residual(identity=kept.identity, payload=payload)
 
 
-async def _whole(head: pb.Residual, context: grpc.aio.ServicerContext[Any, Any]) -> Kept:
-    if head.size not in (0, head.elements * ITEMSIZE) or not head.counts:
+async def _restore(
+    feedback: Feedback, geometry: int, head: pb.Residual, context: Context
+) -> bool:
+    """Whether it fits; its parts are read in any case."""
+    if head.elements > MOST_ELEMENTS or head.size not in (0, head.elements * ITEMSIZE):
         raise ProtocolError(
-            f"expected a residual of {head.elements} elements, got {head.size} bytes and"
-            f" {len(head.counts)} counts"
+            f"expected a residual of at most {MOST_ELEMENTS} elements, of {ITEMSIZE} bytes or"
+            f" none each, got {head.elements} elements in {head.size} bytes"
         )
-    data = bytearray(head.payload)
-    while len(data) < head.size:
+    size = head.size // ITEMSIZE
+    kept = Kept(head.identity, head.elements, tuple(head.counts), size)
+    restoring = await feedback.restore(kept) if head.geometry == geometry else None
+    missing = head.size
+    while missing:
         part = await _next(context)
-        next_one = None if part is None else part.residual
-        if next_one is None or next_one.identity != head.identity or not next_one.payload:
-            raise ProtocolError(f"a residual of {head.size} bytes ends after {len(data)}")
-        data += next_one.payload
-    if len(data) != head.size:
-        raise ProtocolError(f"a residual of {head.size} bytes has {len(data)}")
-    values = torch.from_numpy(np.frombuffer(data, dtype=np.float32))
-    return Kept(head.identity, tuple(head.counts), values)
+        payload = b"" if part is None else part.residual.payload
+        if not 0 < len(payload) <= missing or len(payload) % ITEMSIZE:
+            raise ProtocolError(
+                f"expected up to {missing} bytes more of a residual, got {len(payload)}"
+            )
+        missing -= len(payload)
+        if restoring is not None:
+            restoring.write(torch.frombuffer(payload, dtype=torch.float32))
+    return restoring is not None
 
 
-async def _next(
-    context: grpc.aio.ServicerContext[Any, Any],
-) -> pb.WriteResidualsRequest | None:
+async def _next(context: Context) -> pb.WriteResidualsRequest | None:
     try:
         async with asyncio.timeout(SILENCE_SECONDS):
             part = await context.read()

@@ -21,7 +21,7 @@ from gradwire_proto.dtypes import (
     sum_itemsize,
 )
 from gradwire_proto.v1 import tensor_pb2 as pb
-from gradwire_proto.wires import LOSSY, WIRE_NAMES, may_lose
+from gradwire_proto.wires import LOSSY, MOST_ELEMENTS, WIRE_NAMES, may_lose
 from gradwire_server.errors import MismatchError, ProtocolError, ReductionError
 
 if TYPE_CHECKING:
@@ -61,6 +61,12 @@ class Coding:
         return cls(
             spec.wire, spec.ratio, spec.stochastic, spec.seed, spec.identity, spec.feedback
         )
+
+    def write(self, spec: pb.Spec) -> None:
+        """Into the message that says so."""
+        spec.wire, spec.ratio = self.wire, self.ratio
+        spec.stochastic, spec.seed = self.stochastic, self.seed
+        spec.identity, spec.feedback = self.identity, self.feedback
 
     @property
     def mistake(self) -> str:
@@ -124,17 +130,8 @@ class Spec:
             wire=pb.WIRE_EXACT,
             inspected=self.inspected,
         )
-        if (coding := self.coding) is not None:
-            spec.wire, spec.ratio, spec.stochastic = (
-                coding.wire,
-                coding.ratio,
-                coding.stochastic,
-            )
-            spec.seed, spec.identity, spec.feedback = (
-                coding.seed,
-                coding.identity,
-                coding.feedback,
-            )
+        if self.coding is not None:
+            self.coding.write(spec)
         return spec
 
     def __str__(self) -> str:
@@ -204,6 +201,8 @@ class Contribution:
 
 def _unfit(spec: Spec) -> str:
     """Why no lossy wire carries this."""
+    if spec.elements > MOST_ELEMENTS:
+        return f"a lossy wire carries at most {MOST_ELEMENTS} elements"
     if may_lose(spec.op, spec.dtype):
         return ""
     return "lossy wires carry sums and means of 16- and 32-bit floats"

@@ -14,11 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from gradwire_proto.chunks import Cut, cut
 from gradwire_proto.dtypes import BY_NAME, DTYPES, OPS, sum_itemsize
-from gradwire_server.engine import Engine, Terms
+from gradwire_server.engine import Engine
 from gradwire_server.group import Group, Member, Node, Picture
 from gradwire_server.kernels import Kernels
 from gradwire_server.metrics import Metrics
 from gradwire_server.round import Contribution, Key, Spec
+from gradwire_server.terms import Terms
 from gradwire_server.transport.memory import MemoryNetwork, MemoryTransport
 
 if TYPE_CHECKING:

@@ -316,18 +316,20 @@ class WriteResidualsRequest(_message.Message):
     def __init__(self, seat: _Optional[str] = ..., residual: _Optional[_Union[Residual, _Mapping[str, object]]] = ...) -> None: ...
 
 class Residual(_message.Message):
-    __slots__ = ("identity", "elements", "counts", "size", "payload")
+    __slots__ = ("identity", "elements", "counts", "size", "geometry", "payload")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    GEOMETRY_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     identity: int
     elements: int
     counts: _containers.RepeatedScalarFieldContainer[int]
     size: int
+    geometry: int
     payload: bytes
-    def __init__(self, identity: _Optional[int] = ..., elements: _Optional[int] = ..., counts: _Optional[_Iterable[int]] = ..., size: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, identity: _Optional[int] = ..., elements: _Optional[int] = ..., counts: _Optional[_Iterable[int]] = ..., size: _Optional[int] = ..., geometry: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class WriteResidualsResponse(_message.Message):
     __slots__ = ("restored", "dropped")

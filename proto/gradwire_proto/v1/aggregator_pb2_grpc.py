@@ -135,7 +135,7 @@ class AggregatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WriteResiduals(self, request_iterator, context):
-        """Go on with what a checkpoint has; before any collective that it is about.
+        """Go on with what a checkpoint has, and with nothing else; while no collective is under way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

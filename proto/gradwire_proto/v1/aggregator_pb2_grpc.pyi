@@ -57,7 +57,7 @@ class AggregatorStub:
     under way.
     """
     WriteResiduals: _grpc.StreamUnaryMultiCallable[_aggregator_pb2.WriteResidualsRequest, _aggregator_pb2.WriteResidualsResponse]
-    """Go on with what a checkpoint has; before any collective that it is about."""
+    """Go on with what a checkpoint has, and with nothing else; while no collective is under way."""
     Status: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.StatusRequest, _aggregator_pb2.StatusResponse]
     """What the daemon is doing, for people and their tools."""
 
@@ -90,7 +90,7 @@ class AggregatorAsyncStub(AggregatorStub):
     under way.
     """
     WriteResiduals: _aio.StreamUnaryMultiCallable[_aggregator_pb2.WriteResidualsRequest, _aggregator_pb2.WriteResidualsResponse]  # type: ignore[assignment]
-    """Go on with what a checkpoint has; before any collective that it is about."""
+    """Go on with what a checkpoint has, and with nothing else; while no collective is under way."""
     Status: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.StatusRequest, _aggregator_pb2.StatusResponse]  # type: ignore[assignment]
     """What the daemon is doing, for people and their tools."""
 
@@ -162,7 +162,7 @@ class AggregatorServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_aggregator_pb2.WriteResidualsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_aggregator_pb2.WriteResidualsResponse, _abc.Awaitable[_aggregator_pb2.WriteResidualsResponse]]:
-        """Go on with what a checkpoint has; before any collective that it is about."""
+        """Go on with what a checkpoint has, and with nothing else; while no collective is under way."""
 
     @_abc_1.abstractmethod
     def Status(
