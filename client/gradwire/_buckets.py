@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from gradwire._order import gathering, reducing
 from gradwire._result import joined
-from gradwire._tensor import can_be_nonfinite, inspected
+from gradwire._tensor import can_be_nonfinite, inspected, revoking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
     from torch.distributed import GradBucket
 
     from gradwire._drift import Verifier
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     Submit = Callable[[Order], Result[torch.Tensor]]
 
 
+_NOTHING = torch.empty(0), (0, 0)
+
+
 class Buckets:
     """What a session knows of its hook's buckets, and does with them."""
 
@@ -31,25 +35,36 @@ class Buckets:
         self.wires = wires
         self.guard = guard
         self._verifier = verifier
+        self._awaited: list[Result[torch.Tensor]] = []
+        """Of the model whose buckets come now, where its last bucket has to wait for them."""
 
     def reduce(self, bucket: GradBucket, weight: float, submit: Submit) -> Result[torch.Tensor]:
         """Average a bucket, in place.
 
-        Where the ranks' parameters are to be compared in this step, its last bucket waits for
-        that, too, and raises DriftError.
+        A model's last bucket waits for all of it, and raises NonFiniteError where a result is
+        not finite and that is to be raised. Where the ranks' parameters are to be compared in
+        this step, it waits for that, too, and raises DriftError.
         """
         origin = self.guard.steps.enter(bucket)
-        if not origin.last or not self._verifier.is_due(origin.step):
+        verifying = origin.last and self._verifier.is_due(origin.step)
+        if not verifying and not self.guard.raises:
             return self._reduce(bucket, origin, weight, submit)
-        row, part = self._verifier.digests(counts=weight != 0.0)
-        gathered = submit(gathering(row, part))
+        row, part = self._verifier.digests(counts=weight != 0.0) if verifying else _NOTHING
+        if verifying:
+            self._awaited.append(submit(gathering(row, part)))
         reduced = self._reduce(bucket, origin, weight, submit)
+        self._awaited.append(reduced)
+        if not origin.last:
+            return reduced
+        awaited, self._awaited = self._awaited, []
 
         def outcome() -> torch.Tensor:
-            self._verifier.check(row, origin.step, self.guard.who)
+            self.guard.check(origin.step)
+            if verifying:
+                self._verifier.check(row, origin.step, self.guard.who)
             return bucket.buffer()
 
-        return joined([gathered, reduced], outcome)
+        return joined(awaited, outcome)
 
     def _reduce(
         self, bucket: GradBucket, origin: Origin, weight: float, submit: Submit
@@ -65,7 +80,13 @@ class Buckets:
         return parts[0] if len(parts) == 1 else joined(parts, lambda: buffer)
 
     def guarded(self, order: Order) -> Order:
-        """With what the session's policy asks of all ranks."""
-        if self.guard.inspects and can_be_nonfinite(order.described):
-            return order._replace(described=inspected(order.described))
-        return order
+        """With what the session's policy asks of all ranks, and what it knows of the identity.
+
+        All ranks know the same: a result that is not finite is so for all of them.
+        """
+        described = order.described
+        if self.guard.inspects and can_be_nonfinite(described):
+            described = inspected(described, skips=self.guard.skips)
+        if described.spec.identity and self.guard.revokes(described.spec.identity, order):
+            described = revoking(described)
+        return order if described is order.described else order._replace(described=described)

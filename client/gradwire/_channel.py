@@ -98,12 +98,14 @@ class Daemon:
         except grpc.RpcError:
             return
 
-    def read_residuals(self, seat: str) -> list[pb.Residual]:
+    def read_residuals(self, seat: str, revoked: Iterable[int]) -> Iterator[pb.Residual]:
         """What lossy wires have lost at this node. Raises LostError where it can't be had."""
+        request = pb.ReadResidualsRequest(seat=seat, revoked=revoked)
         try:
-            parts = self._stub.ReadResiduals(pb.ReadResidualsRequest(seat=seat))
-            return [part.residual for part in parts]
-        except grpc.RpcError as error:
+            for part in self._stub.ReadResiduals(request):
+                yield part.residual
+        except (grpc.RpcError, ValueError) as error:
+            # A channel that is closed raises ValueError.
             raise LostError(f"the daemon at {self.address}: {_details(error)}") from error
 
     def write_residuals(
@@ -114,7 +116,7 @@ class Daemon:
         others = (pb.WriteResidualsRequest(residual=part) for part in parts)
         try:
             return self._stub.WriteResiduals(chain([first], others))
-        except grpc.RpcError as error:
+        except (grpc.RpcError, ValueError) as error:
             raise LostError(f"the daemon at {self.address}: {_details(error)}") from error
 
     def stream(self, seat: str) -> Stream:

@@ -12,7 +12,7 @@ from gradwire_proto.v1 import aggregator_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gradwire._wires import Naming
+    from gradwire._wires import Wires
 
 log = logging.getLogger(__name__)
 
@@ -70,13 +70,16 @@ def parts(residuals: Iterable[Residual]) -> Iterator[pb.Residual]:
             yield pb.Residual(identity=residual.identity, payload=payload)
 
 
-def pack(layout: dict[str, Any], ways: list[list[Residual]], known: dict[int, Naming]) -> State:
-    """A session's state."""
+def pack(layout: dict[str, Any], ways: list[list[Residual]], wires: Wires) -> State:
+    """A session's state, without what was lost of buckets that are no more."""
     packed = []
     for residuals in ways:
         named = {}
+        current = wires.lasting(each.identity for each in residuals)
         for each in residuals:
-            naming = known.get(each.identity)
+            if each.identity not in current:
+                continue
+            naming = wires.known.get(each.identity)
             named[f"{each.identity:016x}"] = {
                 "about": naming.text if naming else "",
                 "lasting": naming is not None and naming.lasting,
@@ -89,7 +92,7 @@ def pack(layout: dict[str, Any], ways: list[list[Residual]], known: dict[int, Na
     return {"version": VERSION, "layout": layout, "residuals": packed}
 
 
-def unpack(state: State, layout: dict[str, Any]) -> list[list[Residual]]:
+def unpack(state: State, layout: dict[str, Any], wires: Wires) -> list[list[Residual]]:
     """What of a state this session can go on with, for each of its ways; the rest is logged.
 
     Raises ValueError for what is no such state.
@@ -98,7 +101,7 @@ def unpack(state: State, layout: dict[str, Any]) -> list[list[Residual]]:
         found = state.get("version") if isinstance(state, dict) else type(state).__name__
         raise ValueError(f"expected what state_dict() of this release returned, got {found}")
     try:
-        ways = [[_residual(*item) for item in named.items()] for named in state["residuals"]]
+        ways = [[_saved(*item) for item in named.items()] for named in state["residuals"]]
         workers = int(state["layout"]["workers"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"expected what state_dict() returned, got less: {error!r}") from None
@@ -112,11 +115,21 @@ def unpack(state: State, layout: dict[str, Any]) -> list[list[Residual]]:
             layout,
         )
         return [[] for _ in range(layout["workers"])]
+    for each in (saved for way in ways for saved in way if saved.lasting):
+        wires.recall(each.residual.identity, each.about)
     return [_lasting(each) for each in ways]
 
 
-def _residual(identity: str, saved: dict[str, Any]) -> tuple[Residual, bool]:
-    """One of them, and whether it means the same in another run."""
+class _Saved(NamedTuple):
+    """A residual as a state has it."""
+
+    residual: Residual
+    about: str
+    lasting: bool
+    """It means the same in another run."""
+
+
+def _saved(identity: str, saved: dict[str, Any]) -> _Saved:
     elements, counts, values = int(saved["elements"]), saved["counts"], saved["values"]
     geometry = int(saved["geometry"], 16)
     residual = Residual(int(identity, 16), elements, counts, values, geometry)
@@ -127,18 +140,19 @@ def _residual(identity: str, saved: dict[str, Any]) -> tuple[Residual, bool]:
         and 0 <= counts.min() <= counts.max() < MOST_COUNT
         and values.dtype == torch.float32
         and values.numel() in (0, elements)
+        and bool(values.isfinite().all())
         and 0 < residual.identity < 1 << 64
     )
     if not good:
         raise ValueError(
-            f"residual {identity}: expected counts from 0 on, and fp32 values for each of"
-            f" {elements} elements or none, got {counts} and {values.numel()} x {values.dtype}"
+            f"residual {identity}: expected counts from 0 on, and a finite fp32 value for each"
+            f" of {elements} elements or none, got {counts}, {values.numel()} x {values.dtype}"
         )
-    return residual, bool(saved["lasting"])
+    return _Saved(residual, str(saved["about"]), bool(saved["lasting"]))
 
 
-def _lasting(residuals: list[tuple[Residual, bool]]) -> list[Residual]:
-    kept = [residual for residual, lasting in residuals if lasting]
+def _lasting(residuals: list[_Saved]) -> list[Residual]:
+    kept = [saved.residual for saved in residuals if saved.lasting]
     if len(kept) < len(residuals):
         log.warning(
             "what lossy wires had lost of %d tensors begins anew: their parameters had no names"

@@ -22,8 +22,9 @@ from gradwire._mail import Mail
 from gradwire._names import Names
 from gradwire._nonfinite import Guard
 from gradwire._pipeline import Carrier, Pipeline
+from gradwire._place import Place
 from gradwire._rendezvous import Meeting, Picture, find_store
-from gradwire._session import Place, Session
+from gradwire._session import Session
 from gradwire._settings import Settings, load
 from gradwire._shared_memory import Arena, from_now
 from gradwire._steps import Steps
@@ -37,6 +38,7 @@ from gradwire_proto.letters import page_bytes
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from torch.distributed import Store
@@ -106,7 +108,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         wire=wire,
         weight=weight,
         nonfinite=nonfinite,
-        verify=EVERY if verify is True else int(verify),
+        verify=_steps(verify),
         watches=model is not None,
     )
     names = Names()
@@ -123,6 +125,13 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         session = _Table(daemons, picture, rank, world_size, settings).session(names)
         unless_seated.pop_all()
     return session
+
+
+def _steps(verify: object) -> int:
+    """Steps between two looks; below 0 for what is no such number."""
+    if isinstance(verify, bool):
+        return EVERY if verify else 0
+    return verify if isinstance(verify, int) else -1
 
 
 def _find_daemon(
@@ -280,9 +289,9 @@ class _Vault:
         self._daemon = daemon
         self._seat = seat
 
-    def read(self) -> list[Residual]:
+    def read(self, revoked: Iterable[int]) -> list[Residual]:
         """See Vault."""
-        return list(collect(self._daemon.read_residuals(self._seat)))
+        return list(collect(self._daemon.read_residuals(self._seat, revoked)))
 
     def write(self, residuals: list[Residual]) -> int:
         """See Vault."""

@@ -62,6 +62,6 @@ class Plans:
 
 def essence(spec: tensor_pb2.Spec) -> tuple[float, ...]:
     """What the ranks of a node must agree on."""
-    tensor = spec.op, spec.dtype, spec.elements, spec.shape_digest, spec.inspected
+    tensor = spec.op, spec.dtype, spec.elements, spec.shape_digest, spec.inspected, spec.skips
     wire = spec.wire, spec.ratio, spec.stochastic, spec.seed, spec.identity, spec.feedback
-    return tensor + wire
+    return (*tensor, *wire, spec.revoked)

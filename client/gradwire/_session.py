@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from gradwire._checkpoint import State
     from gradwire._collective import SessionStats
     from gradwire._order import Order
+    from gradwire._place import Place
     from gradwire._result import Result
     from gradwire._ways import Ways
     from gradwire._wire import AnyWire
@@ -35,24 +35,6 @@ log = logging.getLogger(__name__)
 
 EXIT_SECONDS = 2.0
 """How long the end of the process waits for this session's threads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a session sits."""
-
-    rank: int
-    world_size: int
-    node: int
-    nodes: int
-    generation: str
-    daemon: str
-    local_ranks: tuple[int, ...]
-    """Of this node."""
-    workers: int
-    """Of each node's daemon."""
-    timeout: float
-    """Seconds."""
 
 
 class Session:
@@ -70,7 +52,7 @@ class Session:
         self._weight = weight
         self._before_steps: RemovableHandle | None = None
         if guard.skips:
-            self._before_steps = register_optimizer_step_pre_hook(guard.steps.drop_gradients)
+            self._before_steps = register_optimizer_step_pre_hook(guard.steps.before_step)
         atexit.register(self._exit)
 
     @property
@@ -299,8 +281,9 @@ class Session:
         session is over.
         """
         self._check_idle()
-        ways = [vault.read() if self._is_first else [] for vault in self._ways.vaults()]
-        return pack(self._layout(), ways, self._buckets.wires.known)
+        vaults, revoked = self._ways.vaults(), self._guard.revoked()
+        ways = [vault.read(revoked) if self._is_first else [] for vault in vaults]
+        return pack(self._layout(), ways, self._buckets.wires)
 
     def load_state_dict(self, state: State) -> None:
         """Go on where the session that returned this state was; every rank, before its first
@@ -312,7 +295,7 @@ class Session:
         over, ConnectError where the state has urgent tensors, and there are no seats for them.
         """
         self._check_idle()
-        ways = unpack(state, self._layout())
+        ways = unpack(state, self._layout(), self._buckets.wires)
         vaults = self._ways.vaults(urgent=len(ways) > self._place.workers)
         for vault, residuals in zip(vaults, ways, strict=True):
             if self._is_first and (dropped := vault.write(residuals)):
@@ -325,6 +308,8 @@ class Session:
 
     def _check_idle(self) -> None:
         self._ways.check_process()
+        if (over := self._ways.over) is not None:
+            raise type(over)(str(over))
         if not self._ways.idle:
             raise ValueError("expected no collective under way; wait for all results first")
 

@@ -117,7 +117,7 @@ def _mistakes(settings: Settings, *, watches: bool) -> Iterator[str]:
         yield f"nonfinite={settings.nonfinite}: expected one of {', '.join(POLICIES)}"
     if settings.verify_every < 0:
         yield f"verify={settings.verify_every}: expected steps, True or False"
-    if settings.verify_every and not watches:
+    if settings.verify_every > 0 and not watches:
         yield "verify needs the model: connect(model=..., verify=...)"
 
 

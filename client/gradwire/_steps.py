@@ -107,8 +107,31 @@ class Steps:
             if (parameter := reference()) is not None:
                 self._void[parameter] = True
 
-    def drop_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:  # noqa: ANN401
-        """Before an optimizer's step: what is to be skipped has no gradient."""
+    def before_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        args: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Before an optimizer's step: what is to be skipped has no gradient, nor has it one
+        after a closure, which makes gradients only within the step.
+        """
+        self._drop_gradients(optimizer)
+        # The first is the optimizer itself.
+        closure = args[1] if len(args) > 1 else keywords.get("closure")
+        if closure is None:
+            return args, keywords
+
+        def guarded() -> object:
+            loss = closure()
+            self._drop_gradients(optimizer)
+            return loss
+
+        if len(args) > 1:
+            return (args[0], guarded, *args[2:]), keywords
+        return args, {**keywords, "closure": guarded}
+
+    def _drop_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         with self._lock:
             if not self._void:
                 return

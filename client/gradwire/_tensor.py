@@ -169,11 +169,20 @@ def can_be_nonfinite(whole: Described) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def inspected(whole: Described) -> Described:
+def inspected(whole: Described, *, skips: bool = False) -> Described:
     """The same, in which all ranks look for NaNs and infinities."""
     spec = pb.Spec()
     spec.CopyFrom(whole.spec)
-    spec.inspected = True
+    spec.inspected, spec.skips = True, skips
+    return Described(spec, spec.SerializeToString())
+
+
+@lru_cache(maxsize=1024)
+def revoking(whole: Described) -> Described:
+    """The same, after a step that was not finite."""
+    spec = pb.Spec()
+    spec.CopyFrom(whole.spec)
+    spec.revoked = True
     return Described(spec, spec.SerializeToString())
 
 

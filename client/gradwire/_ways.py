@@ -39,8 +39,8 @@ ALIGNMENT = 16
 class Vault(Protocol):
     """Where a daemon keeps what lossy wires lose."""
 
-    def read(self) -> list[Residual]:
-        """All of it. Raises LostError."""
+    def read(self, revoked: Iterable[int]) -> list[Residual]:
+        """All of it, these identities' as before they were reduced last. Raises LostError."""
         ...
 
     def write(self, residuals: list[Residual]) -> int:

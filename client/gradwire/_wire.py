@@ -38,14 +38,18 @@ class Wire:
     def __post_init__(self) -> None:
         if self.name not in WIRES:
             raise ValueError(f"expected a wire of {', '.join(WIRES)}, got {self.name!r}")
-        if not 0 < self.ratio <= 1:
-            raise ValueError(f"expected a ratio above 0, at most 1, got {self.ratio}")
+        if not isinstance(self.ratio, (int, float)) or not 0 < self.ratio <= 1:
+            raise ValueError(f"expected a ratio above 0, at most 1, got {self.ratio!r}")
         if self.rounding not in ROUNDINGS:
             raise ValueError(
                 f"expected rounding to be one of {', '.join(ROUNDINGS)}, got {self.rounding!r}"
             )
-        if not 0 <= self.seed <= MOST_SEED:
-            raise ValueError(f"expected a seed of 0 to 2^64 - 1, got {self.seed}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed <= MOST_SEED:
+            raise ValueError(f"expected a seed of 0 to 2^64 - 1, got {self.seed!r}")
+        if self.feedback not in (None, True, False):
+            raise ValueError(
+                f"expected feedback to be True, False or None, got {self.feedback!r}"
+            )
         self._check_use()
 
     def _check_use(self) -> None:

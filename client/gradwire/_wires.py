@@ -21,7 +21,7 @@ from gradwire._wire import EXACT, AnyWire, Wire
 from gradwire_proto.wires import may_lose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import torch
 
@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LEAST_ELEMENTS = 1024
+"""A smaller tensor by itself, a loss or a count, is not worth losing anything of: it costs its
+message, not its bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """What a rule in the form of a function decides on."""
 
     name: str | None
-    """None where the session watches no model that has it."""
+    """None where the session watches no model that has it, or a tensor by itself has none."""
     shape: Shape
     dtype: torch.dtype
 
@@ -100,6 +104,10 @@ class Wires:
         self._rule = rule
         self.known: dict[int, Naming] = {}
         """What losses are kept under, so far."""
+        self._pieces: dict[int, tuple[str, ...]] = {}
+        """The parameters of each piece of a bucket that there was."""
+        self._piece_of: dict[str, int] = {}
+        """In which piece each parameter was last."""
 
     @property
     def is_exact(self) -> bool:
@@ -110,12 +118,14 @@ class Wires:
         self, tensor: torch.Tensor, wire: AnyWire | None, op: str, name: str | None
     ) -> Coded | None:
         """How a tensor by itself crosses the wire: what is given with it, else what the rules
-        say; None where that is exact.
+        say, which small ones need not follow; None where that is exact.
 
         Raises ValueError for a wire that does not exist.
         """
         shape = tuple(tensor.shape)
-        if wire is None and (self.is_exact or (name is None and isinstance(self._rule, tuple))):
+        if wire is None and (self.is_exact or tensor.numel() < LEAST_ELEMENTS):
+            return None
+        if wire is None and name is None and isinstance(self._rule, tuple):
             return None
         chosen = (
             self._decide(Parameter(name, shape, tensor.dtype))
@@ -149,12 +159,26 @@ class Wires:
             first, start = last, stop
         return tuple(pieces)
 
+    def lasting(self, residuals: Iterable[int]) -> set[int]:
+        """Which of these identities are of no piece of a bucket that is no more: all of their
+        parameters have been in another piece since.
+        """
+        return {each for each in residuals if self._is_current(each)}
+
+    def _is_current(self, identity: int) -> bool:
+        called = self._pieces.get(identity)
+        return called is None or any(self._piece_of[name] == identity for name in called)
+
     def _coded(self, wire: Wire, parameters: Sequence[torch.Tensor]) -> Coded | None:
         if wire.name == "exact":
             return None
-        named = tuple((self._called(each), tuple(each.shape)) for each in parameters)
+        called = tuple(self._called(each) for each in parameters)
+        shapes = (tuple(each.shape) for each in parameters)
         lasting = all(self._names.of(each) is not None for each in parameters)
-        return Coded(wire, self._know(_name("mean", named, lasting)))
+        naming = _name("mean", tuple(zip(called, shapes, strict=True)), lasting)
+        self._pieces[naming.identity] = called
+        self._piece_of.update(dict.fromkeys(called, naming.identity))
+        return Coded(wire, self._know(naming))
 
     def _decide(self, parameter: Parameter) -> Wire:
         rule = self._rule
@@ -190,6 +214,10 @@ class Wires:
     def _know(self, naming: Naming) -> Naming:
         return self.known.setdefault(naming.identity, naming)
 
+    def recall(self, identity: int, text: str) -> None:
+        """A checkpoint has it, under a name that lasts."""
+        self._know(Naming(identity, text, True))
+
 
 def carried(wire: Wire, op: pb.Op, dtype: pb.Dtype) -> bool:
     """Whether this wire is lossy, and carries this."""
@@ -202,13 +230,15 @@ def read(wiring: Wiring) -> Rule:
         return Wire.of(wiring)
     if callable(wiring):
         return wiring
-    try:
-        return tuple((str(pattern), Wire.of(wire)) for pattern, wire in wiring)
-    except TypeError:
+    pairs = list(wiring) if isinstance(wiring, (list, tuple)) else []
+    if not pairs or not all(
+        isinstance(each, (list, tuple)) and len(each) == 2 for each in pairs
+    ):
         raise ValueError(
-            "expected a wire, a function, or pairs of a pattern and a wire, got"
-            f" {type(wiring).__name__}"
-        ) from None
+            "expected a wire, a function, or a list of pairs of a pattern and a wire, got"
+            f" {wiring!r}"
+        )
+    return tuple((str(pattern), Wire.of(wire)) for pattern, wire in pairs)
 
 
 @lru_cache(maxsize=1024)

@@ -8,6 +8,7 @@ it, this node reads, too, so that all have the same bits. What is lost is added 
 from __future__ import annotations
 
 import math
+import struct
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,12 +28,18 @@ if TYPE_CHECKING:
     from gradwire_server.round import Coding, Key, Spec
 
 _MASK = (1 << 64) - 1
+_HEAD = struct.Struct("<d")
 
 
 class CodedSum(ChunkSum):
     """See ChunkSum.
 
     `hands_out`: results cross the wire, too; else every node adds up the whole for itself.
+    `ranks`: of this node.
+
+    What is fed back is kept in units of this node's mean weight, so that it comes back as much
+    as it was, whatever the weights are now: the sum is divided by that before it is encoded,
+    and multiplied again by who decodes it. The number stands before the code.
     """
 
     def __init__(  # noqa: PLR0913 - what ChunkSum is made of, and three of its own
@@ -47,12 +54,15 @@ class CodedSum(ChunkSum):
         hands_out: bool,
         seed: int,
         loan: Loan | None,
+        ranks: int = 1,
     ) -> None:
         super().__init__(spec, place, elements, shares, world_size)
         self._codec = codec_of(coding.wire, coding.ratio, stochastic=coding.stochastic)
         self._hands_out = hands_out
         self._seed = seed
         self._memory = None if loan is None else loan.memory
+        self._ranks = ranks
+        self._head_bytes = _HEAD.size if coding.feedback else 0
         self._unread: dict[int, Sequence[memoryview]] = {}
         """The last that arrived of a share."""
         self._encoded: dict[int, memoryview] = {}
@@ -66,7 +76,9 @@ class CodedSum(ChunkSum):
 
     def encode(self, share: int) -> None:
         """Write a share as it crosses the wire. It becomes what the others will read."""
-        self._encoded[share] = self._write(share, reread=not self._hands_out)
+        mean = self._arithmetic.mean and self._head_bytes
+        unit = self.weights[share] / self._ranks if mean else 1.0
+        self._encoded[share] = self._write(share, unit, reread=not self._hands_out)
 
     def partial(self, share: int) -> memoryview:
         """See ChunkSum; encoded."""
@@ -78,26 +90,32 @@ class CodedSum(ChunkSum):
 
     def arriving_bytes(self, share: int, weight: float) -> int:
         """See ChunkSum."""
-        return self.final_bytes(share)
+        return self._head_bytes + self.final_bytes(share)
 
     def final_bytes(self, share: int) -> int:
         """See ChunkSum; encoded."""
         start, stop = self._shares[share]
         return encoded_size(self._codec, stop - start)
 
-    def _write(self, share: int, *, reread: bool) -> memoryview:
-        """Encode a share's sum; with `reread`, it is then what the code says."""
+    def _write(self, share: int, unit: float | None, *, reread: bool) -> memoryview:
+        """Encode a share's sum; with `reread`, it is then what the code says.
+
+        `unit` stands before it; None for what has none, a result.
+        """
         start, stop = self._shares[share]
         values = self._sum[start:stop]
-        data = torch.empty(encoded_size(self._codec, len(values)), dtype=torch.uint8)
+        at = 0 if unit is None else self._head_bytes
+        data = torch.empty(at + encoded_size(self._codec, len(values)), dtype=torch.uint8)
+        if at:
+            data[:at] = torch.frombuffer(_HEAD.pack(unit), dtype=torch.uint8)
         owing = torch.empty(min(SEGMENT_ELEMENTS, len(values)))
-        at = 0
         for first, end in segments(len(values)):
             size = self._codec.size(end - first)
             place = slice(start + first, start + end)
             part, code = values[first:end], data[at : at + size]
             if self._memory is not None:
-                self._write_owing(part, code, place, owing[: end - first])
+                owed = owing[: end - first]
+                self._write_owing(part, code, place, owed, 1.0 if unit is None else unit)
             else:
                 self._codec.encode(part, code, mix(self._seed, place.start))
                 if reread:
@@ -106,18 +124,30 @@ class CodedSum(ChunkSum):
         return bytes_of(data)
 
     def _write_owing(
-        self, part: torch.Tensor, code: torch.Tensor, place: slice, owing: torch.Tensor
+        self,
+        part: torch.Tensor,
+        code: torch.Tensor,
+        place: slice,
+        owing: torch.Tensor,
+        unit: float,
     ) -> None:
         """Encode a segment and what was lost before; it is then what the code says."""
         assert self._memory is not None, "see _write"  # noqa: S101
         before, after = self._memory
+        if not unit:
+            # Whatever is sent counts for nothing: what is owed stays.
+            self._codec.encode(part.zero_(), code, mix(self._seed, place.start))
+            _take(after[place], before if before is None else before[place])
+            return
         if before is None:
-            owing.copy_(part)
+            torch.mul(part, 1 / unit, out=owing)
         else:
-            torch.add(part, before[place], out=owing)
+            torch.add(before[place], part, alpha=1 / unit, out=owing)
         self._codec.encode(owing, code, mix(self._seed, place.start))
         self._codec.decode(code, part)
         lost = torch.sub(owing, part, out=after[place])
+        if unit != 1.0:
+            part.mul_(unit)
         if not math.isfinite(lost.sum().item()):
             # What is not finite is said once, and must not come back in every later step.
             torch.nan_to_num(lost, 0.0, 0.0, 0.0, out=lost)
@@ -140,7 +170,7 @@ class CodedSum(ChunkSum):
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Segments of a share beside what of it has not been added yet; nothing if all has."""
         pieces = self._unread.pop(share, None)
-        return iter(()) if pieces is None else self._beside(total, pieces)
+        return iter(()) if pieces is None else self._beside(total, pieces, self._head_bytes)
 
     def fold(self, share: int, before: Sequence[Partial], after: Sequence[Partial]) -> None:
         """See ChunkSum."""
@@ -148,7 +178,7 @@ class CodedSum(ChunkSum):
         if len(before) + len(after) > 1 and before:
             own, own_weight = total.clone(), self.weights[share]
             (pieces, self.weights[share]), *before = before
-            for part, values in self._beside(total, pieces):
+            for part, values in self._beside(total, pieces, self._head_bytes):
                 part.copy_(values)
         for pieces, weight in before:
             self.add(share, pieces, weight)
@@ -165,7 +195,7 @@ class CodedSum(ChunkSum):
         if self._hands_out:
             self._catch_up(share)
             self._arithmetic.finish(total, total, self.weights[share])
-            self._handed_out[share] = self._write(share, reread=True)
+            self._handed_out[share] = self._write(share, None, reread=True)
         arrived, found = self._arrived(share, total), None
         for start, stop in segments(len(total)):
             if (ours := next(arrived, None)) is not None:
@@ -178,7 +208,7 @@ class CodedSum(ChunkSum):
                 self._arithmetic.finish(total[place], result[place], self.weights[share])
             if found is None:
                 found = first_nonfinite(result[start:stop], start)
-        if found is not None:
+        if found is not None and not self._hands_out:
             # Which of two NaNs a sum keeps depends on their order, which differs by node.
             result[result.isnan()] = math.nan
         self._conclude(share, found)
@@ -188,14 +218,14 @@ class CodedSum(ChunkSum):
     ) -> None:
         """See ChunkSum."""
         self.findings[share] = found
-        for part, values in self._beside(self._part(self._result, share), pieces):
+        for part, values in self._beside(self._part(self._result, share), pieces, 0):
             part.copy_(values)
 
     def _beside(
-        self, target: torch.Tensor, pieces: Sequence[memoryview]
+        self, target: torch.Tensor, pieces: Sequence[memoryview], head_bytes: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each segment of the target, and what the pieces say of it, in memory that is used
-        again.
+        again; where they have a head, in its unit.
 
         Raises ProtocolError where that makes no sense.
         """
@@ -205,7 +235,7 @@ class CodedSum(ChunkSum):
         joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         data = torch.frombuffer(joined, dtype=torch.uint8)
         scratch = torch.empty(min(SEGMENT_ELEMENTS, len(target)))
-        at = 0
+        at, unit = head_bytes, _unit(joined) if head_bytes else 1.0
         for start, stop in segments(len(target)):
             size = self._codec.size(stop - start)
             values = scratch[: stop - start]
@@ -213,8 +243,26 @@ class CodedSum(ChunkSum):
                 self._codec.decode(data[at : at + size], values)
             except ValueError as error:
                 raise ProtocolError(f"a share makes no sense: {error}") from None
+            if unit != 1.0:
+                values.mul_(unit)
             yield target[start:stop], values
             at += size
+
+
+def _take(target: torch.Tensor, source: torch.Tensor | None) -> None:
+    """Copy it; zeros where there is none."""
+    if source is None:
+        target.zero_()
+    else:
+        target.copy_(source)
+
+
+def _unit(data: memoryview | bytes) -> float:
+    """What stands before a code. Raises ProtocolError for what is no weight."""
+    (unit,) = _HEAD.unpack_from(data)
+    if not (math.isfinite(unit) and unit >= 0):
+        raise ProtocolError(f"a share makes no sense: its unit is {unit}")
+    return float(unit)
 
 
 def seed_of(coding: Coding, key: Key, node: int, count: int | None) -> int:

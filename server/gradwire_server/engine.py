@@ -236,7 +236,7 @@ class Engine:
         try:
             total = await execution.reduce()
             self._rounds.close(key)
-            execution.settle(total)
+            execution.settle()
             execution.local.publish(total)
             # From here on only its last sends are under way: nothing that fails calls them off.
             self._running.pop(key, None)

@@ -115,9 +115,8 @@ class Execution:
     async def _coded(self, coding: Coding) -> CodedSum:
         spec, key, group = self.round.spec, self.round.key, self._workplace.group
         if coding.identity and (coding.feedback or coding.stochastic):
-            self._loan = await self._workplace.feedback.lend(
-                coding.identity, spec.elements, key.chunk, feedback=coding.feedback
-            )
+            feedback = self._workplace.feedback
+            self._loan = await feedback.lend(coding, spec.elements, key.chunk)
         count = None if self._loan is None else self._loan.count
         return CodedSum(
             spec,
@@ -129,14 +128,14 @@ class Execution:
             hands_out=self._schedule == peer_pb2.SCHEDULE_DIRECT,
             seed=seed_of(coding, key, group.node, count),
             loan=self._loan,
+            ranks=len(group.local_ranks),
         )
 
-    def settle(self, total: ChunkSum) -> None:
+    def settle(self) -> None:
         """The result is there: what was lost on the way to it is to be made good."""
         loan, self._loan = self._loan, None
         if loan is not None:
-            finite = total.finding is None
-            self._workplace.feedback.done(self.round.sequence, loan, finite=finite)
+            self._workplace.feedback.done(self.round.sequence, loan)
 
     def release(self) -> None:
         """The task has ended: nothing here uses any memory any more."""

@@ -7,14 +7,15 @@ result: it does one of the two with each.
 
 A residual has two versions. While a collective is carried out its rounds read one and write the
 other; only once all of them have a result does that count, by one word for each chunk. So one
-that fails, or is carried out once more, finds what was there before it.
+that fails, or is carried out once more, finds what was there before it; and as long as no other
+has begun, it can be revoked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,10 +24,11 @@ from gradwire_server.errors import ReductionError
 from gradwire_server.residual_file import ITEMSIZE, ResidualFile, room
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from gradwire_server.metrics import Metrics
+    from gradwire_server.round import Coding
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,8 @@ class _Entry:
         self.file = file
         self.used = 0
         self.locks: dict[int, asyncio.Lock] = {}
+        self.revocable: set[int] = set()
+        """Chunks whose last version but one is there still."""
 
     def lock(self, chunk: int) -> asyncio.Lock:
         """Held by the round that uses the chunk, until its collective has ended."""
@@ -101,18 +105,11 @@ class Loan:
     def commit(self) -> None:
         """What was written counts."""
         self._entry.file.counts[self._chunk] += 1
+        self._entry.revocable.add(self._chunk)
 
     def release(self) -> None:
         """The next round may have it."""
         self._entry.lock(self._chunk).release()
-
-
-@dataclass(slots=True)
-class _Collective:
-    """Loans of rounds that have their result, while others of their collective have none."""
-
-    loans: list[Loan] = field(default_factory=list)
-    void: bool = False
 
 
 class Feedback:
@@ -123,7 +120,8 @@ class Feedback:
         self._step = chunk_bytes // ITEMSIZE
         self._metrics = metrics
         self._entries: dict[int, _Entry] = {}
-        self._collectives: dict[int, _Collective] = {}
+        self._collectives: dict[int, list[Loan]] = {}
+        """Loans of rounds with a result, while others of their collective have none."""
         self._making = asyncio.Lock()
         self._turn = 0
         self.dropped = 0
@@ -131,35 +129,34 @@ class Feedback:
 
     # -- rounds
 
-    async def lend(self, identity: int, elements: int, chunk: int, *, feedback: bool) -> Loan:
-        """A chunk's residual, as soon as no other round has it.
+    async def lend(self, coding: Coding, elements: int, chunk: int) -> Loan:
+        """A chunk's residual, as soon as no other round has it; see Spec for what is revoked.
 
         `elements` are the whole tensor's. Without feedback nothing but the count is kept. It
         must be given back, by `done` or `Loan.release`. Raises ReductionError where there is
         no memory for it.
         """
-        entry = await self._find(identity, elements, elements if feedback else 0)
+        size = elements if coding.feedback else 0
+        entry = await self._find(coding.identity, elements, size)
         await entry.lock(chunk).acquire()
+        if chunk in entry.revocable:
+            entry.file.counts[chunk] -= coding.revoked
+            entry.revocable.remove(chunk)
         return Loan(entry, chunk, slice(chunk * self._step, (chunk + 1) * self._step))
 
-    def done(self, sequence: int, loan: Loan, *, finite: bool) -> None:
-        """A round has its result. With the last of its collective all count, unless one was
-        not finite: what was lost of that would be nonsense, and is not to come back.
-        """
-        collective = self._collectives.setdefault(sequence, _Collective())
-        collective.loans.append(loan)
-        collective.void |= not finite
-        if len(collective.loans) == loan.chunks:
-            self._end(sequence, commit=not collective.void)
+    def done(self, sequence: int, loan: Loan) -> None:
+        """A round has its result. With the last of its collective all count."""
+        loans = self._collectives.setdefault(sequence, [])
+        loans.append(loan)
+        if len(loans) == loan.chunks:
+            self._end(sequence, commit=True)
 
     def failed(self, sequence: int) -> None:
         """The collective has failed: nothing of it counts."""
         self._end(sequence, commit=False)
 
     def _end(self, sequence: int, *, commit: bool) -> None:
-        if (collective := self._collectives.pop(sequence, None)) is None:
-            return
-        for loan in collective.loans:
+        for loan in self._collectives.pop(sequence, ()):
             if commit:
                 loan.commit()
             loan.release()
@@ -221,12 +218,18 @@ class Feedback:
 
     # -- checkpoints
 
-    def kept(self) -> list[Kept]:
-        """All residuals. No collective may be under way before `values` has been called."""
-        return [
-            Kept(identity, entry.elements, tuple(entry.file.counts), entry.file.elements)
-            for identity, entry in self._entries.items()
-        ]
+    def kept(self, revoked: Collection[int] = ()) -> list[Kept]:
+        """All residuals, these identities' as they were before they were reduced last.
+
+        No collective may be under way before `values` has been called.
+        """
+        found = []
+        for identity, entry in self._entries.items():
+            lost = entry.revocable if identity in revoked else ()
+            counts = enumerate(entry.file.counts)
+            kept = tuple(count - (chunk in lost) for chunk, count in counts)
+            found.append(Kept(identity, entry.elements, kept, entry.file.elements))
+        return found
 
     def values(self, kept: Kept) -> Iterator[tuple[int, torch.Tensor]]:
         """What was lost, chunk by chunk: the first element's number, and fp32 values."""

@@ -38,7 +38,7 @@ class Residuals:
         """All that a generation's node keeps."""
         job, _ = self._jobs.find_seat(request.seat)
         feedback, geometry = job.engine.feedback, job.engine.geometry
-        for kept in feedback.kept():
+        for kept in feedback.kept(set(request.revoked)):
             head = pb.Residual(
                 identity=kept.identity,
                 elements=kept.elements,

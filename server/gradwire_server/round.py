@@ -52,6 +52,7 @@ class Coding:
     seed: int = 0
     identity: int = 0
     feedback: bool = False
+    revoked: bool = False
 
     @classmethod
     def read(cls, spec: pb.Spec) -> Coding | None:
@@ -59,7 +60,13 @@ class Coding:
         if spec.wire == pb.WIRE_EXACT:
             return None
         return cls(
-            spec.wire, spec.ratio, spec.stochastic, spec.seed, spec.identity, spec.feedback
+            wire=spec.wire,
+            ratio=spec.ratio,
+            stochastic=spec.stochastic,
+            seed=spec.seed,
+            identity=spec.identity,
+            feedback=spec.feedback,
+            revoked=spec.revoked,
         )
 
     def write(self, spec: pb.Spec) -> None:
@@ -67,6 +74,7 @@ class Coding:
         spec.wire, spec.ratio = self.wire, self.ratio
         spec.stochastic, spec.seed = self.stochastic, self.seed
         spec.identity, spec.feedback = self.identity, self.feedback
+        spec.revoked = self.revoked
 
     @property
     def mistake(self) -> str:
@@ -87,6 +95,8 @@ class Coding:
             words.append(f"stochastic from {self.seed}")
         if self.feedback:
             words.append("with feedback")
+        if self.revoked:
+            words.append("after a step that was not finite")
         if self.identity:
             # Two ranks may differ in this alone: they call the tensor by other names.
             words.append(f"named {self.identity:016x}")
@@ -105,6 +115,7 @@ class Spec:
     coding: Coding | None = None
     """None: the wire is exact."""
     inspected: bool = False
+    skips: bool = False
 
     @classmethod
     def read(cls, spec: pb.Spec) -> Spec:
@@ -117,6 +128,7 @@ class Spec:
             spec.shapes,
             Coding.read(spec),
             spec.inspected,
+            spec.skips,
         )
 
     def write(self) -> pb.Spec:
@@ -129,6 +141,7 @@ class Spec:
             shapes=self.shapes,
             wire=pb.WIRE_EXACT,
             inspected=self.inspected,
+            skips=self.skips,
         )
         if self.coding is not None:
             self.coding.write(spec)
@@ -143,7 +156,9 @@ class Spec:
             # The rest is left out; where two differ only there, this still tells them apart.
             shapes += f" (shapes {self.shape_digest:08x})"
         wire = "" if self.coding is None else f" over wire {self.coding}"
-        policy = " with nonfinite raise or skip" if self.inspected else ""
+        policy = (
+            f" with nonfinite {'skip' if self.skips else 'raise'}" if self.inspected else ""
+        )
         return f"{op} of {self.elements} x {dtype}{shapes}{wire}{policy}"
 
 

@@ -88,7 +88,10 @@ def test_the_wire_comes_from_the_call_or_the_environment(
         ("bf16:rounding=stochastic", "wire bf16 has no stochastic rounding; int8 and fp8"),
         ("int8:bits=4", "expected an option of ratio, rounding, seed, feedback, got 'bits'"),
         ("exact:feedback=on", "wire exact loses nothing that could be fed back"),
-        (7, "expected a wire, a function, or pairs of a pattern and a wire, got int"),
+        (7, "expected a wire, a function, or a list of pairs of a pattern and a wire, got 7"),
+        (["ab"], "expected a wire, a function, or a list of pairs"),
+        ({"*": "int8"}, "expected a wire, a function, or a list of pairs"),
+        ([], "expected a wire, a function, or a list of pairs"),
         ([("*", "int4")], "expected a wire of exact, bf16, fp16, int8, fp8, topk, got 'int4'"),
     ],
 )

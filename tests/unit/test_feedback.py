@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import ReductionError
 from gradwire_server.feedback import BRIEF_USES, LONG_UNUSED, Feedback, Kept
 from gradwire_server.residual_file import ITEMSIZE
+from gradwire_server.round import Coding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,15 +30,21 @@ def feedback(tmp_path: Path) -> Feedback:
     return Feedback(tmp_path, STEP * ITEMSIZE)
 
 
-def lend(
+def coded(identity: int = 7, *, kept: bool = True, revoked: bool = False) -> Coding:
+    return Coding(pb.WIRE_INT8, identity=identity, feedback=kept, revoked=revoked)
+
+
+def lend(  # noqa: PLR0913 - what each test says of it
     feedback: Feedback,
     identity: int = 7,
     chunk: int = 0,
     elements: int = ELEMENTS,
     *,
     kept: bool = True,
+    revoked: bool = False,
 ) -> Loan:
-    return asyncio.run(feedback.lend(identity, elements, chunk, feedback=kept))
+    coding = coded(identity, kept=kept, revoked=revoked)
+    return asyncio.run(feedback.lend(coding, elements, chunk))
 
 
 def bring(feedback: Feedback, value: float, chunks: int = 3, identity: int = 7) -> list[Loan]:
@@ -51,7 +59,7 @@ def bring(feedback: Feedback, value: float, chunks: int = 3, identity: int = 7) 
 def reduce(feedback: Feedback, value: float, identity: int = 7) -> None:
     """A collective that loses `value` everywhere, and has its result."""
     for loan in bring(feedback, value, identity=identity):
-        feedback.done(1, loan, finite=True)
+        feedback.done(1, loan)
 
 
 def owed(feedback: Feedback, identity: int = 7) -> list[float]:
@@ -73,7 +81,7 @@ def test_each_chunk_has_its_own_and_the_last_is_shorter(feedback: Feedback) -> N
     for number, loan in enumerate(loans):
         assert loan.memory is not None
         loan.memory[1].fill_(number + 1.0)
-        feedback.done(1, loan, finite=True)
+        feedback.done(1, loan)
     assert owed(feedback) == [1.0] * 100 + [2.0] * 100 + [3.0] * 50
 
 
@@ -81,9 +89,9 @@ def test_it_counts_only_once_all_of_a_collective_has_a_result(feedback: Feedback
     reduce(feedback, 1.0)
     *first, last = bring(feedback, 2.0)
     for loan in first:
-        feedback.done(2, loan, finite=True)
+        feedback.done(2, loan)
     assert owed(feedback) == [1.0] * ELEMENTS
-    feedback.done(2, last, finite=True)
+    feedback.done(2, last)
     assert owed(feedback) == [2.0] * ELEMENTS
 
 
@@ -92,7 +100,7 @@ def test_nothing_of_a_collective_that_failed_counts(feedback: Feedback, brought:
     reduce(feedback, 1.0)
     *done, running = bring(feedback, 99.0, brought + 1)
     for loan in done:
-        feedback.done(2, loan, finite=True)
+        feedback.done(2, loan)
     running.release()
     feedback.failed(2)
     assert owed(feedback) == [1.0] * ELEMENTS
@@ -103,24 +111,37 @@ def test_nothing_of_a_collective_that_failed_counts(feedback: Feedback, brought:
     assert again.memory[0].tolist() == [1.0] * STEP
 
 
-def test_nothing_counts_of_a_result_that_is_not_finite(feedback: Feedback) -> None:
+def test_what_is_revoked_is_as_if_it_had_not_been(feedback: Feedback) -> None:
     reduce(feedback, 1.0)
-    for number, loan in enumerate(bring(feedback, 1e30)):
-        feedback.done(2, loan, finite=number != 1)
-    assert owed(feedback) == [1.0] * ELEMENTS
-    reduce(feedback, 2.0)
+    reduce(feedback, 1e30)
+    assert feedback.kept([7])[0].counts == (1, 1, 1)
+    for chunk in range(3):
+        loan = lend(feedback, chunk=chunk, revoked=True)
+        assert loan.count == 1
+        assert loan.memory is not None
+        assert loan.memory[0] is not None
+        assert set(loan.memory[0].tolist()) == {1.0}
+        loan.memory[1].fill_(2.0)
+        feedback.done(3, loan)
     assert owed(feedback) == [2.0] * ELEMENTS
+
+
+def test_what_has_been_written_over_is_not_revoked(feedback: Feedback) -> None:
+    reduce(feedback, 1.0)
+    reduce(feedback, 2.0)
+    lend(feedback).release()
+    assert lend(feedback, revoked=True).count == 2
 
 
 def test_a_round_waits_for_the_collective_before_it(feedback: Feedback) -> None:
     async def run() -> tuple[bool, int]:
-        loans = [await feedback.lend(7, ELEMENTS, chunk, feedback=True) for chunk in range(3)]
-        second = asyncio.create_task(feedback.lend(7, ELEMENTS, 0, feedback=True))
+        loans = [await feedback.lend(coded(), ELEMENTS, chunk) for chunk in range(3)]
+        second = asyncio.create_task(feedback.lend(coded(), ELEMENTS, 0))
         for loan in loans[:2]:
-            feedback.done(1, loan, finite=True)
+            feedback.done(1, loan)
         await asyncio.sleep(0)
         waited = not second.done()
-        feedback.done(1, loans[2], finite=True)
+        feedback.done(1, loans[2])
         return waited, (await second).count
 
     assert asyncio.run(run()) == (True, 1)
@@ -136,7 +157,7 @@ def test_without_feedback_only_the_rounds_are_counted(feedback: Feedback) -> Non
     for chunk in range(3):
         loan = lend(feedback, chunk=chunk, kept=False)
         assert loan.memory is None
-        feedback.done(1, loan, finite=True)
+        feedback.done(1, loan)
     assert lend(feedback, kept=False).count == 1
     assert owed(feedback) == []
 

@@ -71,7 +71,7 @@ class NoMail:
 
 
 class NoVault:
-    def read(self) -> list[Residual]:
+    def read(self, _: object) -> list[Residual]:
         return []
 
     def write(self, _: list[Residual]) -> int:

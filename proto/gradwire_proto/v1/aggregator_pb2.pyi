@@ -296,10 +296,12 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReadResidualsRequest(_message.Message):
-    __slots__ = ("seat",)
+    __slots__ = ("seat", "revoked")
     SEAT_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
     seat: str
-    def __init__(self, seat: _Optional[str] = ...) -> None: ...
+    revoked: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, seat: _Optional[str] = ..., revoked: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReadResidualsResponse(_message.Message):
     __slots__ = ("residual",)
