@@ -122,7 +122,7 @@ def _passes(
     """Encoding and decoding the tensor, segment by segment."""
     parts = []
     begin = 0
-    for start, stop in segments(len(values)):
+    for start, stop in segments(codec, len(values)):
         end = begin + codec.size(stop - start)
         parts.append((values[start:stop], data[begin:end], decoded[start:stop]))
         begin = end

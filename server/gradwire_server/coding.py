@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradwire_proto.nonfinite import first_nonfinite
-from gradwire_server.codecs import SEGMENT_ELEMENTS, codec_of, encoded_size, segments
+from gradwire_server.codecs import codec_of, encoded_size, segments
 from gradwire_server.errors import ProtocolError
 from gradwire_server.kernels import ChunkSum, bytes_of
 
@@ -105,11 +105,11 @@ class CodedSum(ChunkSum):
         start, stop = self._shares[share]
         values = self._sum[start:stop]
         at = 0 if unit is None else self._head_bytes
-        data = torch.empty(at + encoded_size(self._codec, len(values)), dtype=torch.uint8)
+        data = torch.empty(at + encoded_size(self._codec, values.numel()), dtype=torch.uint8)
         if at:
             data[:at] = torch.frombuffer(_HEAD.pack(unit), dtype=torch.uint8)
-        owing = torch.empty(min(SEGMENT_ELEMENTS, len(values)))
-        for first, end in segments(len(values)):
+        owing = torch.empty(min(self._codec.segment, values.numel()))
+        for first, end in segments(self._codec, values.numel()):
             size = self._codec.size(end - first)
             place = slice(start + first, start + end)
             part, code = values[first:end], data[at : at + size]
@@ -197,7 +197,7 @@ class CodedSum(ChunkSum):
             self._arithmetic.finish(total, total, self.weights[share])
             self._handed_out[share] = self._write(share, None, reread=True)
         arrived, found = self._arrived(share, total), None
-        for start, stop in segments(len(total)):
+        for start, stop in segments(self._codec, total.numel()):
             if (ours := next(arrived, None)) is not None:
                 part, values = ours
                 part.add_(values)
@@ -229,14 +229,14 @@ class CodedSum(ChunkSum):
 
         Raises ProtocolError where that makes no sense.
         """
-        if not len(target):
+        if not target.numel():
             return
         # Pieces end where they like. They are small: joining them costs less than minding it.
         joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         data = torch.frombuffer(joined, dtype=torch.uint8)
-        scratch = torch.empty(min(SEGMENT_ELEMENTS, len(target)))
+        scratch = torch.empty(min(self._codec.segment, target.numel()))
         at, unit = head_bytes, _unit(joined) if head_bytes else 1.0
-        for start, stop in segments(len(target)):
+        for start, stop in segments(self._codec, target.numel()):
             size = self._codec.size(stop - start)
             values = scratch[: stop - start]
             try:

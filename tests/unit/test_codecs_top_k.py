@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire_server.codecs import SEGMENT_ELEMENTS
 from gradwire_server.codecs.top_k import SAMPLE_STRIDE, TopK
 
 KINDS = ("normal", "heavy", "constant", "zero", "sparse", "sorted", "ties", "periodic")
@@ -49,7 +48,7 @@ def expected(values: torch.Tensor, kept: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("elements", [1, 99, 5000, SEGMENT_ELEMENTS])
+@pytest.mark.parametrize("elements", [1, 99, 5000, TopK.segment])
 @pytest.mark.parametrize("ratio", [1e-9, 0.01, 0.3, 1.0])
 def test_just_the_largest_are_kept_and_of_equal_ones_the_first(
     kind: str, elements: int, ratio: float
@@ -71,7 +70,7 @@ def test_any_number_of_elements_and_any_ratio(
 
 
 def test_what_is_not_finite_is_largest_and_a_nan_above_infinity() -> None:
-    values = made("heavy", SEGMENT_ELEMENTS)
+    values = made("heavy", TopK.segment)
     values[[5, 40000]] = torch.nan
     values[[6, 65535]] = -torch.inf
     result = round_trip(TopK(0.01), values)

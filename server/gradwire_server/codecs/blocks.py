@@ -42,11 +42,11 @@ def blocks(
 
     First of all whole blocks, then of the rest, where there is one.
     """
-    count = -(-len(values) // BLOCK_ELEMENTS)
+    count = -(-values.numel() // BLOCK_ELEMENTS)
     begin = count * HEAD_BYTES
     heads = data[:begin].view(torch.float32).view(count, 1)
-    written = data[begin : begin + len(values) * codes.itemsize].view(codes)
-    whole = len(values) // BLOCK_ELEMENTS
+    written = data[begin : begin + values.numel() * codes.itemsize].view(codes)
+    whole = values.numel() // BLOCK_ELEMENTS
     if count == whole:
         yield values.view(whole, -1), heads, written.view(whole, -1)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gradwire_server.codecs.base import SEGMENT_ELEMENTS
 from gradwire_server.codecs.blocks import (
     MOST_PLAIN,
     Finite,
@@ -33,6 +34,8 @@ class Fp16:
     Elements below 2^-38 of their block's largest become zero.
     """
 
+    segment = SEGMENT_ELEMENTS
+
     def size(self, elements: int) -> int:
         """See Codec."""
         return blocked_size(elements, torch.float16.itemsize)
@@ -47,7 +50,7 @@ class Fp16:
                 codes.copy_(torch.mul(rows, heads.reciprocal(), out=steps))
             else:
                 _encode_carefully(rows, heads, codes)
-        fill_up(data, len(values), torch.float16.itemsize)
+        fill_up(data, values.numel(), torch.float16.itemsize)
 
     def decode(self, data: torch.Tensor, values: torch.Tensor) -> None:
         """See Codec."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from gradwire_server.codecs.base import SEGMENT_ELEMENTS
 from gradwire_server.codecs.blocks import (
     Finite,
     are_plain,
@@ -41,6 +42,8 @@ HALF_SHIFT, HALF_BITS, HALF_UNIT = 7, 0xBF80 - (1 << 16), 256.0
 class Fp8:
     """See Codec. Rounds to the nearest, ties to even, or up or down at random."""
 
+    segment = SEGMENT_ELEMENTS
+
     def __init__(self, *, stochastic: bool = False) -> None:
         self._stochastic = stochastic
 
@@ -57,7 +60,7 @@ class Fp8:
                 _encode(rows, heads, codes, dither)
             else:
                 _encode_carefully(rows, heads, codes, dither)
-        fill_up(data, len(values), torch.int8.itemsize)
+        fill_up(data, values.numel(), torch.int8.itemsize)
 
     def decode(self, data: torch.Tensor, values: torch.Tensor) -> None:
         """See Codec."""

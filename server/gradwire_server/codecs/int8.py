@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gradwire_server.codecs.base import SEGMENT_ELEMENTS
 from gradwire_server.codecs.blocks import (
     Finite,
     are_plain,
@@ -28,6 +29,8 @@ NAN, MINUS_INFINITY, PLUS_INFINITY = -128, -127, 127
 class Int8:
     """See Codec. Elements are within half a step of what they were, or a step if stochastic."""
 
+    segment = SEGMENT_ELEMENTS
+
     def __init__(self, *, stochastic: bool = False) -> None:
         self._stochastic = stochastic
 
@@ -44,7 +47,7 @@ class Int8:
                 _encode(rows, heads, codes, dither)
             else:
                 _encode_carefully(rows, heads, codes, dither)
-        fill_up(data, len(values), torch.int8.itemsize)
+        fill_up(data, values.numel(), torch.int8.itemsize)
 
     def decode(self, data: torch.Tensor, values: torch.Tensor) -> None:
         """See Codec."""

@@ -45,6 +45,9 @@ class TopK:
     Raises ValueError for a ratio that isn't above 0 and at most 1.
     """
 
+    segment = 65536
+    """No more than 16 bits can count."""
+
     def __init__(self, ratio: float) -> None:
         if not 0 < ratio <= 1:
             raise ValueError(f"a ratio is above 0 and at most 1, not {ratio}")
@@ -59,7 +62,7 @@ class TopK:
 
     def encode(self, values: torch.Tensor, data: torch.Tensor, seed: int) -> None:
         """See Codec."""
-        kept = self._kept(len(values))
+        kept = self._kept(values.numel())
         numbers = values.numpy()
         bits: Bits = scratch("bits", values.shape, torch.int32).numpy()
         np.bitwise_and(numbers.view(np.int32), MAGNITUDE_BITS, out=bits)
@@ -75,14 +78,14 @@ class TopK:
 
     def decode(self, data: torch.Tensor, values: torch.Tensor) -> None:
         """See Codec."""
-        kept = self._kept(len(values))
+        kept = self._kept(values.numel())
         read = data.numpy()
         places_at = HEADER_BYTES + kept * VALUE_BYTES
         places = read[places_at : places_at + kept * PLACE_BYTES].view(np.uint16)
         if read[0] > 1 or read[1:HEADER_BYTES].any():
             raise ValueError("the header is neither 0 nor 1")
-        if places[-1] >= len(values) or not (places[1:] > places[:-1]).all():
-            raise ValueError(f"the places are not in order, below {len(values)}")
+        if places[-1] >= values.numel() or not (places[1:] > places[:-1]).all():
+            raise ValueError(f"the places are not in order, below {values.numel()}")
         values.fill_(torch.nan if read[0] else 0.0)
         values.numpy()[places] = read[HEADER_BYTES:places_at].view(np.float32)
 
