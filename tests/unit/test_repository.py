@@ -30,6 +30,7 @@ METRICS = {
     "gradwire_local_bytes",
     "gradwire_peer_bytes",
     "gradwire_ranks_joined",
+    "gradwire_residuals_dropped",
     "gradwire_round_seconds",
     "gradwire_rounds",
     "gradwire_stalled_rounds",

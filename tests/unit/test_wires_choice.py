@@ -135,12 +135,24 @@ def test_a_buffer_that_is_not_its_parameters_in_a_row_is_left_whole_and_exact() 
     assert (piece.start, piece.stop) == (0, 999)
 
 
+@pytest.mark.parametrize(("elements", "wire"), [(1023, None), (1024, Wire("topk"))])
+def test_a_small_tensor_by_itself_goes_exact_unless_the_call_says_otherwise(
+    elements: int, wire: Wire | None
+) -> None:
+    chosen, tensor = wires("topk"), torch.ones(elements)
+    coded = chosen.coded(tensor, None, "sum", None)
+    assert (coded and coded.wire) == wire
+    asked = chosen.coded(tensor, "int8", "sum", None)
+    assert asked is not None
+    assert asked.wire == Wire("int8")
+
+
 def test_ops_and_shapes_tell_tensors_of_one_name_apart() -> None:
     chosen = wires("topk")
     found = {
         coded.naming.identity
         for op in ("mean", "sum")
         for size in (3, 4)
-        if (coded := chosen.coded(torch.ones(size), None, op, "w")) and coded.naming
+        if (coded := chosen.coded(torch.ones(size), "topk", op, "w")) and coded.naming
     }
     assert len(found) == 4
