@@ -77,9 +77,10 @@ def test_connect_takes_a_weight_and_refuses_what_is_none() -> None:
 
 def test_integers_are_not_weighed(in_threads: InThreads) -> None:
     def work(session: Session) -> None:
-        session.weight = 2.0
+        session.weight, whole = 2.0, torch.full((3,), 7, dtype=torch.int64)
+        assert session.all_reduce(whole, "mean").wait().tolist() == [7, 7, 7]
         with pytest.raises(ValueError, match="a weight needs op mean and a floating-point"):
-            session.all_reduce(torch.ones(3, dtype=torch.int64), "mean")
+            session.all_reduce(whole, "mean", weight=2.0)
         with pytest.raises(ValueError, match="a weight needs op mean"):
             session.all_reduce(torch.ones(3), "sum", weight=2.0)
 
