@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from gradwire._order import gathering, reducing
 from gradwire._result import joined
 from gradwire._tensor import can_be_nonfinite, inspected, revoking
@@ -13,6 +11,7 @@ from gradwire._tensor import can_be_nonfinite, inspected, revoking
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
     from torch.distributed import GradBucket
 
     from gradwire._drift import Verifier
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from gradwire._wires import Wires
 
     Submit = Callable[[Order], Result[torch.Tensor]]
-
-
-_NOTHING = torch.empty(0), (0, 0)
 
 
 class Buckets:
@@ -46,13 +42,13 @@ class Buckets:
         this step, it waits for that, too, and raises DriftError.
         """
         origin = self.guard.steps.enter(bucket)
-        verifying = origin.last and self._verifier.is_due(origin.step)
-        if not verifying and not self.guard.raises:
-            return self._reduce(bucket, origin, weight, submit)
-        row, part = self._verifier.digests(counts=weight != 0.0) if verifying else _NOTHING
-        if verifying:
+        row: torch.Tensor | None = None
+        if origin.last and self._verifier.is_due(origin.step):
+            row, part = self._verifier.digests(counts=weight != 0.0)
             self._awaited.append(submit(gathering(row, part)))
         reduced = self._reduce(bucket, origin, weight, submit)
+        if row is None and not self.guard.raises:
+            return reduced
         self._awaited.append(reduced)
         if not origin.last:
             return reduced
@@ -60,7 +56,7 @@ class Buckets:
 
         def outcome() -> torch.Tensor:
             self.guard.check(origin.step)
-            if verifying:
+            if row is not None:
                 self._verifier.check(row, origin.step, self.guard.who)
             return bucket.buffer()
 

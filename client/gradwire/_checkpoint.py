@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
+from gradwire_proto.residuals import ITEMSIZE, MOST_COUNT, parts_of
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VERSION = 1
-PART_ELEMENTS = 1 << 18
-ITEMSIZE = 4
-MOST_COUNT = 1 << 62
 
 State: TypeAlias = "dict[str, Any]"
 """Tensors, numbers, words, and lists and dictionaries of them: torch.load(weights_only=True)
@@ -63,11 +61,7 @@ def parts(residuals: Iterable[Residual]) -> Iterator[pb.Residual]:
             size=ITEMSIZE * len(residual.values),
             geometry=residual.geometry,
         )
-        values = residual.values.contiguous()
-        for start in range(0, len(values), PART_ELEMENTS):
-            part = values[start : start + PART_ELEMENTS]
-            payload = bytes(part.view(torch.uint8).numpy().data)
-            yield pb.Residual(identity=residual.identity, payload=payload)
+        yield from parts_of(residual.identity, residual.values.contiguous())
 
 
 def pack(layout: dict[str, Any], ways: list[list[Residual]], wires: Wires) -> State:

@@ -65,10 +65,10 @@ def main() -> None:
 
 
 def _run(epochs: int, session: gradwire.Session | None) -> None:
-    training, test = _digits()
+    training, test = load_examples()
     torch.manual_seed(SEED)
     model = DistributedDataParallel(
-        _network(), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
+        make_network(), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
     )
     if session is not None:
         model.register_comm_hook(session, gradwire.allreduce_hook)
@@ -85,18 +85,22 @@ def _run(epochs: int, session: gradwire.Session | None) -> None:
     )
 
 
-def _digits() -> tuple[Examples, Examples]:
-    """The same split of the 1797 examples on every rank."""
+def load_examples(test_share: int = TEST_SHARE) -> tuple[Examples, Examples]:
+    """The 1797 examples, all but one in `test_share` for training, the others for the test.
+
+    The same split on every rank.
+    """
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SEED))
-    size = len(labels) // TEST_SHARE
+    size = len(labels) // test_share
     test, training = order[:size], order[size:]
     return (images[training], labels[training]), (images[test], labels[test])
 
 
-def _network() -> nn.Module:
+def make_network() -> nn.Module:
+    """Two convolutions and two linear layers, 72 thousand parameters, for these examples."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),

@@ -66,13 +66,13 @@ class CodedSum(ChunkSum):
         self._unread: dict[int, Sequence[memoryview]] = {}
         """The last that arrived of a share."""
         self._encoded: dict[int, memoryview] = {}
-        self._handed_out: dict[int, memoryview] = {}
+        """Of each share what this node sends: its part of the sum, or the result."""
 
     # -- what is sent
 
     def is_ready(self, share: int) -> bool:
         """See ChunkSum."""
-        return share in self._encoded or share in self._handed_out
+        return share in self._encoded
 
     def encode(self, share: int) -> None:
         """Write a share as it crosses the wire. It becomes what the others will read."""
@@ -84,9 +84,7 @@ class CodedSum(ChunkSum):
         """See ChunkSum; encoded."""
         return self._encoded[share]
 
-    def final(self, share: int) -> memoryview:
-        """See ChunkSum; encoded."""
-        return self._handed_out[share]
+    final = partial
 
     def arriving_bytes(self, share: int, weight: float) -> int:
         """See ChunkSum."""
@@ -195,7 +193,7 @@ class CodedSum(ChunkSum):
         if self._hands_out:
             self._catch_up(share)
             self._arithmetic.finish(total, total, self.weights[share])
-            self._handed_out[share] = self._write(share, None, reread=True)
+            self._encoded[share] = self._write(share, None, reread=True)
         arrived, found = self._arrived(share, total), None
         for start, stop in segments(self._codec, total.numel()):
             if (ours := next(arrived, None)) is not None:

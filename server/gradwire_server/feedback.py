@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradwire_proto.residuals import ITEMSIZE, MOST_COUNT
 from gradwire_server.errors import ReductionError
-from gradwire_server.residual_file import ITEMSIZE, ResidualFile, room
+from gradwire_server.residual_file import ResidualFile
+from gradwire_server.shared_memory import room
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -38,8 +40,6 @@ more: DDP builds its buckets anew after the first step."""
 
 MOST_ENTRIES = 2048
 """Each has a file. Beyond that, what was not used for the longest goes."""
-
-MOST_COUNT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,15 +231,14 @@ class Feedback:
             found.append(Kept(identity, entry.elements, kept, entry.file.elements))
         return found
 
-    def values(self, kept: Kept) -> Iterator[tuple[int, torch.Tensor]]:
-        """What was lost, chunk by chunk: the first element's number, and fp32 values."""
+    def values(self, kept: Kept) -> Iterator[torch.Tensor]:
+        """What was lost, in fp32, chunk by chunk; nothing where nothing is fed back."""
         entry = self._entries.get(kept.identity)
-        for chunk in range(len(kept.counts) if entry is not None and kept.size else 0):
-            assert entry is not None, "tested in the range"  # noqa: S101
-            part = slice(chunk * self._step, (chunk + 1) * self._step)
-            count = kept.counts[chunk]
-            whole = entry.file.version(count)[part]
-            yield part.start, whole if count else torch.zeros_like(whole)
+        if entry is None or not kept.size:
+            return
+        for chunk, count in enumerate(kept.counts):
+            part = entry.file.version(count)[chunk * self._step : (chunk + 1) * self._step]
+            yield part if count else torch.zeros_like(part)
 
     def forget(self) -> None:
         """Begin anew."""

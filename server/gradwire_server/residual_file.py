@@ -7,7 +7,6 @@ The count of a chunk says how often it has been reduced, and thereby which versi
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import mmap
 import os
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire_server.shared_memory import PREFIX
+from gradwire_proto.residuals import ITEMSIZE
+from gradwire_server.shared_memory import PREFIX, reserve, room
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +27,6 @@ log = logging.getLogger(__name__)
 PAGE = 4096
 _HEADER = struct.Struct("<8sIQQQ")
 _MAGIC, _VERSION = b"gradwres", 1
-
-ITEMSIZE = 4
-"""Residuals are fp32, as the sums that lossy wires carry."""
 
 
 class ResidualFile:
@@ -89,23 +86,10 @@ class ResidualFile:
             self._path = None
 
 
-def room(folder: Path) -> int:
-    """Bytes that are free there; 0 where there is no such folder."""
-    try:
-        usage = os.statvfs(folder)
-    except OSError:
-        return 0
-    return usage.f_bavail * usage.f_frsize
-
-
 def _create(path: Path, size: int) -> mmap.mmap:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
+    file = reserve(path, size)
     try:
-        # Held by the mapping's own descriptor from here on: see shared_memory.
-        fcntl.flock(file, fcntl.LOCK_SH)
-        # Whatever the umask: ranks may run as another user of the daemon's group.
-        os.fchmod(file, 0o660)
-        os.posix_fallocate(file, 0, size)
+        # The mapping has a descriptor of its own, which holds the lock from here on.
         return mmap.mmap(file, size, flags=mmap.MAP_SHARED)
     finally:
         os.close(file)

@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import torch
 
+from gradwire_proto.residuals import ITEMSIZE, parts_of
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.wires import MOST_ELEMENTS
 from gradwire_server.errors import ProtocolError
 from gradwire_server.feedback import Kept
-from gradwire_server.residual_file import ITEMSIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gradwire_server.feedback import Feedback
     from gradwire_server.job import Jobs
 
     Context = grpc.aio.ServicerContext[Any, Any]
-
-PART_ELEMENTS = 1 << 18
 
 SILENCE_SECONDS = 30.0
 """How long a rank may take from one part to the next."""
@@ -47,8 +43,9 @@ class Residuals:
                 geometry=geometry,
             )
             await context.write(pb.ReadResidualsResponse(residual=head))
-            for part in _parts(feedback, kept):
-                await context.write(pb.ReadResidualsResponse(residual=part))
+            for values in feedback.values(kept):
+                for part in parts_of(kept.identity, values):
+                    await context.write(pb.ReadResidualsResponse(residual=part))
 
     async def write(self, _: object, context: Context) -> pb.WriteResidualsResponse:
         """Go on with what a checkpoint has, and with nothing else.
@@ -68,13 +65,6 @@ class Residuals:
             else:
                 response.dropped += 1
         return response
-
-
-def _parts(feedback: Feedback, kept: Kept) -> Iterator[pb.Residual]:
-    for _, values in feedback.values(kept):
-        for part in values.split(PART_ELEMENTS):
-            payload = bytes(part.view(torch.uint8).numpy().data)
-            yield pb.Residual(identity=kept.identity, payload=payload)
 
 
 async def _restore(

@@ -45,13 +45,8 @@ class Arena:
         self.control.initialise()
 
     def _create(self) -> mmap.mmap:
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
+        self._file = reserve(self.path, self.layout.size)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_SH)
-            # Whatever the umask: ranks may run as another user of the daemon's group.
-            os.fchmod(self._file, 0o660)
-            # Reserved now: a write to a page that can't be had later would be a bus error.
-            os.posix_fallocate(self._file, 0, self.layout.size)
             os.pwrite(self._file, pack_header(self.layout, self.nonce), 0)
             return mmap.mmap(
                 self._file, self.layout.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
@@ -117,7 +112,7 @@ def create(ranks: tuple[int, ...], slots: int, chunk_bytes: int, folder: Path) -
             raise StartError(
                 f"no shared memory for {len(ranks)} ranks: {layout.size >> 20} MiB in {folder}"
                 f" ({slots} slots of {layout.slot_bytes} bytes; {asked} were asked for),"
-                f" {_free(folder) >> 20} MiB are free ({error.strerror}). Enlarge it (docker:"
+                f" {room(folder) >> 20} MiB are free ({error.strerror}). Enlarge it (docker:"
                 " --shm-size), choose another folder with GRADWIRE_SHM_DIR, or set"
                 " GRADWIRE_SHM=off for the ranks"
             ) from error
@@ -169,7 +164,26 @@ def _is_orphan(path: Path) -> bool:
     return True
 
 
-def _free(folder: Path) -> int:
+def reserve(path: Path, size: int) -> int:
+    """A new file of this size, locked for as long as the returned descriptor, or one that was
+    made of it, is open. Raises OSError, and leaves no file, where there is no room for it.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        # Whatever the umask: ranks may run as another user of the daemon's group.
+        os.fchmod(file, 0o660)
+        # Reserved now: a write to a page that can't be had later would be a bus error.
+        os.posix_fallocate(file, 0, size)
+    except OSError:
+        os.close(file)
+        path.unlink(missing_ok=True)
+        raise
+    return file
+
+
+def room(folder: Path) -> int:
+    """Bytes that are free there; 0 where there is no such folder."""
     try:
         usage = os.statvfs(folder)
     except OSError:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from gradwire_proto.residuals import ITEMSIZE
 from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import ReductionError
 from gradwire_server.feedback import BRIEF_USES, LONG_UNUSED, Feedback, Kept
-from gradwire_server.residual_file import ITEMSIZE
 from gradwire_server.round import Coding
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def reduce(feedback: Feedback, value: float, identity: int = 7) -> None:
 
 def owed(feedback: Feedback, identity: int = 7) -> list[float]:
     (kept,) = [each for each in feedback.kept() if each.identity == identity]
-    return [x for _, values in feedback.values(kept) for x in values.tolist()]
+    return [x for values in feedback.values(kept) for x in values.tolist()]
 
 
 def test_the_first_round_owes_nothing(feedback: Feedback) -> None:

@@ -18,7 +18,9 @@ import torch
 from gradwire_server.codecs.base import ALIGNMENT, SEGMENT_ELEMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Encode = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 BLOCK_ELEMENTS = 512
 """Fewer are slower, and their heads weigh more; more have a larger maximum, and coarser steps:
@@ -54,6 +56,19 @@ def blocks(
     if whole:
         yield values[:edge].view(whole, -1), heads[:whole], written[:edge].view(whole, -1)
     yield values[edge:].view(1, -1), heads[whole:], written[edge:].view(1, -1)
+
+
+def encode_blocks(
+    values: torch.Tensor, data: torch.Tensor, codes: torch.dtype, plain: Encode, careful: Encode
+) -> None:
+    """Write heads and codes: of rows whose heads are plain with `plain`, else with `careful`.
+
+    Both are called with rows, heads, which are the largest magnitudes, and codes.
+    """
+    for rows, heads, written in blocks(values, data, codes):
+        set_tops(rows, heads)
+        (plain if are_plain(heads) else careful)(rows, heads, written)
+    fill_up(data, values.numel(), codes.itemsize)
 
 
 def fill_up(data: torch.Tensor, elements: int, itemsize: int) -> None:

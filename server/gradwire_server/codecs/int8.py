@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from gradwire_server.codecs.base import SEGMENT_ELEMENTS
@@ -10,10 +12,9 @@ from gradwire_server.codecs.blocks import (
     are_plain,
     blocked_size,
     blocks,
-    fill_up,
+    encode_blocks,
     refuse_infinite,
     scratch,
-    set_tops,
     steps_per_unit,
 )
 from gradwire_server.codecs.dither import Dither
@@ -41,13 +42,11 @@ class Int8:
     def encode(self, values: torch.Tensor, data: torch.Tensor, seed: int) -> None:
         """See Codec."""
         dither = Dither(seed) if self._stochastic else None
-        for rows, heads, codes in blocks(values, data, torch.int8):
-            set_tops(rows, heads)
-            if are_plain(heads):
-                _encode(rows, heads, codes, dither)
-            else:
-                _encode_carefully(rows, heads, codes, dither)
-        fill_up(data, values.numel(), torch.int8.itemsize)
+        plain, careful = (
+            partial(_encode, dither=dither),
+            partial(_encode_carefully, dither=dither),
+        )
+        encode_blocks(values, data, torch.int8, plain, careful)
 
     def decode(self, data: torch.Tensor, values: torch.Tensor) -> None:
         """See Codec."""

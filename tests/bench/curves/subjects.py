@@ -8,16 +8,16 @@ from pydoc_data import topics
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+
+from gradwire_ops.trainer import load_examples, make_network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Examples: TypeAlias = tuple[Tensor, Tensor]
 
-SPLIT_SEED = 1797
 DIGITS_TEST_SHARE = 3
 """One example in this many is kept for the test."""
 TEXT_TEST_SHARE = 10
@@ -79,28 +79,12 @@ class Digits:
     _batch = 16
 
     def __init__(self) -> None:
-        digits = load_digits()
-        images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
-        labels = torch.tensor(digits.target)
-        generator = torch.Generator().manual_seed(SPLIT_SEED)
-        order = torch.randperm(len(labels), generator=generator)
-        size = len(labels) // DIGITS_TEST_SHARE
-        self._test = images[order[:size]], labels[order[:size]]
-        self._images, self._labels = images[order[size:]], labels[order[size:]]
+        training, self._test = load_examples(DIGITS_TEST_SHARE)
+        self._images, self._labels = training
 
     def network(self) -> nn.Module:
         """See Material."""
-        return nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(512, 128),
-            nn.ReLU(),
-            nn.Linear(128, 10),
-        )
+        return make_network()
 
     def optimizer(
         self, network: nn.Module, steps: int
