@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the contract; a daemon refuses a rank, and a peer, of another one."""

@@ -66,7 +66,7 @@ class Node(_message.Message):
     def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., addresses: _Optional[_Iterable[str]] = ..., bandwidth: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol", "generation", "rank", "world_size", "nodes", "node", "host", "pid", "shared_memory", "timeout", "warn_after", "connect_timeout", "urgent")
+    __slots__ = ("protocol", "generation", "rank", "world_size", "nodes", "node", "host", "pid", "shared_memory", "timeout", "warn_after", "connect_timeout", "urgent", "version", "attempt", "progress", "resume", "first_timeout")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,11 @@ class JoinRequest(_message.Message):
     WARN_AFTER_FIELD_NUMBER: _ClassVar[int]
     CONNECT_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     URGENT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     generation: str
     rank: int
@@ -93,19 +98,48 @@ class JoinRequest(_message.Message):
     warn_after: _duration_pb2.Duration
     connect_timeout: _duration_pb2.Duration
     urgent: bool
-    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., node: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., shared_memory: _Optional[bool] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., warn_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., connect_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., urgent: _Optional[bool] = ...) -> None: ...
+    version: str
+    attempt: int
+    progress: Progress
+    resume: _duration_pb2.Duration
+    first_timeout: _duration_pb2.Duration
+    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., node: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., shared_memory: _Optional[bool] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., warn_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., connect_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., urgent: _Optional[bool] = ..., version: _Optional[str] = ..., attempt: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping[str, object]]] = ..., resume: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., first_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("rank", "sequence", "chunk", "lapses")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    LAPSES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    sequence: int
+    chunk: int
+    lapses: _containers.RepeatedCompositeFieldContainer[Lapse]
+    def __init__(self, rank: _Optional[int] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., lapses: _Optional[_Iterable[_Union[Lapse, _Mapping[str, object]]]] = ...) -> None: ...
+
+class Lapse(_message.Message):
+    __slots__ = ("sequence", "failure")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    failure: Failure
+    def __init__(self, sequence: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("seat", "chunk_bytes", "slots", "arena")
+    __slots__ = ("seat", "chunk_bytes", "slots", "arena", "attempt", "progress")
     SEAT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     ARENA_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     seat: str
     chunk_bytes: int
     slots: int
     arena: Arena
-    def __init__(self, seat: _Optional[str] = ..., chunk_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., arena: _Optional[_Union[Arena, _Mapping[str, object]]] = ...) -> None: ...
+    attempt: int
+    progress: _containers.RepeatedCompositeFieldContainer[Progress]
+    def __init__(self, seat: _Optional[str] = ..., chunk_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., arena: _Optional[_Union[Arena, _Mapping[str, object]]] = ..., attempt: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Arena(_message.Message):
     __slots__ = ("path", "nonce", "ranks", "local_rank", "doorbell")
@@ -146,34 +180,38 @@ class Disagreement(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., mine: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., theirs: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ...) -> None: ...
 
 class ReduceRequest(_message.Message):
-    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "payload")
+    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "held", "payload")
     SEAT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     seat: str
     sequence: int
     chunk: int
     spec: _tensor_pb2.Spec
     weight: float
+    held: int
     payload: bytes
-    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., held: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ReduceResponse(_message.Message):
-    __slots__ = ("sequence", "chunk", "failure", "nonfinite", "payload")
+    __slots__ = ("sequence", "chunk", "failure", "nonfinite", "rejoin", "payload")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     NONFINITE_FIELD_NUMBER: _ClassVar[int]
+    REJOIN_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     chunk: int
     failure: Failure
     nonfinite: _tensor_pb2.NonFinite
+    rejoin: int
     payload: bytes
-    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ..., nonfinite: _Optional[_Union[_tensor_pb2.NonFinite, _Mapping[str, object]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping[str, object]]] = ..., nonfinite: _Optional[_Union[_tensor_pb2.NonFinite, _Mapping[str, object]]] = ..., rejoin: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class PostRequest(_message.Message):
     __slots__ = ("seat", "note", "payload")
@@ -388,33 +426,37 @@ class JobStatus(_message.Message):
     def __init__(self, generation: _Optional[str] = ..., world_size: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping[str, object]]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping[str, object]]]] = ..., rounds_done: _Optional[int] = ..., rounds_failed: _Optional[int] = ..., rounds_open: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class RankStatus(_message.Message):
-    __slots__ = ("rank", "host", "pid", "joined", "path", "sequences")
+    __slots__ = ("rank", "host", "pid", "joined", "path", "sequences", "straggling")
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    STRAGGLING_FIELD_NUMBER: _ClassVar[int]
     rank: int
     host: str
     pid: int
     joined: bool
     path: str
     sequences: int
-    def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., joined: _Optional[bool] = ..., path: _Optional[str] = ..., sequences: _Optional[int] = ...) -> None: ...
+    straggling: float
+    def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., joined: _Optional[bool] = ..., path: _Optional[str] = ..., sequences: _Optional[int] = ..., straggling: _Optional[float] = ...) -> None: ...
 
 class LinkStatus(_message.Message):
-    __slots__ = ("node", "address", "connected", "bytes_sent", "bytes_received", "connections")
+    __slots__ = ("node", "address", "connected", "bytes_sent", "bytes_received", "connections", "silent")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
     node: int
     address: str
     connected: bool
     bytes_sent: int
     bytes_received: int
     connections: int
-    def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., connections: _Optional[int] = ...) -> None: ...
+    silent: _duration_pb2.Duration
+    def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., connections: _Optional[int] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ...) -> None: ...

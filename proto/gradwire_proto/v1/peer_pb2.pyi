@@ -1,9 +1,10 @@
 from gradwire_proto.v1 import aggregator_pb2 as _aggregator_pb2
 from gradwire_proto.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -56,7 +57,7 @@ class Frame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., share: _Optional[_Union[Share, _Mapping[str, object]]] = ..., abort: _Optional[_Union[Abort, _Mapping[str, object]]] = ..., left: _Optional[_Union[Left, _Mapping[str, object]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping[str, object]]] = ..., piece: _Optional[_Union[Piece, _Mapping[str, object]]] = ..., skip: _Optional[_Union[Skip, _Mapping[str, object]]] = ..., ping: _Optional[_Union[Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[Pong, _Mapping[str, object]]] = ..., note: _Optional[_Union[_aggregator_pb2.Note, _Mapping[str, object]]] = ..., tally: _Optional[_Union[Tally, _Mapping[str, object]]] = ..., index: _Optional[int] = ..., heard: _Optional[int] = ..., checksum: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "generation", "node", "chunk_bytes", "lane", "lanes", "key")
+    __slots__ = ("protocol", "generation", "node", "chunk_bytes", "lane", "lanes", "key", "attempt", "heard", "again", "pulse", "progress")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +65,11 @@ class Hello(_message.Message):
     LANE_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    PULSE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     generation: str
     node: int
@@ -71,10 +77,15 @@ class Hello(_message.Message):
     lane: int
     lanes: int
     key: bytes
-    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., node: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., lane: _Optional[int] = ..., lanes: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+    attempt: int
+    heard: int
+    again: bool
+    pulse: bool
+    progress: _containers.RepeatedCompositeFieldContainer[_aggregator_pb2.Progress]
+    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., node: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., lane: _Optional[int] = ..., lanes: _Optional[int] = ..., key: _Optional[bytes] = ..., attempt: _Optional[int] = ..., heard: _Optional[int] = ..., again: _Optional[bool] = ..., pulse: _Optional[bool] = ..., progress: _Optional[_Iterable[_Union[_aggregator_pb2.Progress, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Share(_message.Message):
-    __slots__ = ("sequence", "chunk", "schedule", "step", "index", "weight", "spec", "number", "after", "size", "nonfinite")
+    __slots__ = ("sequence", "chunk", "schedule", "step", "index", "weight", "spec", "number", "after", "size", "nonfinite", "settled_sequence", "settled_chunk")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +97,8 @@ class Share(_message.Message):
     AFTER_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     NONFINITE_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_CHUNK_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     chunk: int
     schedule: Schedule
@@ -97,7 +110,9 @@ class Share(_message.Message):
     after: int
     size: int
     nonfinite: _tensor_pb2.NonFinite
-    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., number: _Optional[int] = ..., after: _Optional[int] = ..., size: _Optional[int] = ..., nonfinite: _Optional[_Union[_tensor_pb2.NonFinite, _Mapping[str, object]]] = ...) -> None: ...
+    settled_sequence: int
+    settled_chunk: int
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., number: _Optional[int] = ..., after: _Optional[int] = ..., size: _Optional[int] = ..., nonfinite: _Optional[_Union[_tensor_pb2.NonFinite, _Mapping[str, object]]] = ..., settled_sequence: _Optional[int] = ..., settled_chunk: _Optional[int] = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("number", "offset")
@@ -114,10 +129,14 @@ class Skip(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Tally(_message.Message):
-    __slots__ = ("again",)
+    __slots__ = ("again", "settled_sequence", "settled_chunk")
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_CHUNK_FIELD_NUMBER: _ClassVar[int]
     again: bool
-    def __init__(self, again: _Optional[bool] = ...) -> None: ...
+    settled_sequence: int
+    settled_chunk: int
+    def __init__(self, again: _Optional[bool] = ..., settled_sequence: _Optional[int] = ..., settled_chunk: _Optional[int] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ()

@@ -50,7 +50,9 @@ class PeerServicer:
         """One or more streams per pair of nodes and generation, each on a connection of its own, opened by
         the node of lower index; both sides then write frames. The first frame of each side is a Hello.
         The first stream, lane 0, is there as long as the link; further lanes come later and carry
-        shares only. A stream that ends without Goodbye means that the other daemon has died.
+        shares only. A stream that ends without Goodbye is opened again, by the same node, and goes on where
+        it was: each side says in its Hello how far it has heard the other. One more stream, the pulse, carries
+        nothing but Pings and Pongs, which nothing large can delay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -71,7 +71,7 @@ WIRE_FP8: Wire
 WIRE_TOPK: Wire
 
 class Spec(_message.Message):
-    __slots__ = ("op", "dtype", "elements", "shape_digest", "shapes", "wire", "ratio", "stochastic", "seed", "identity", "feedback", "inspected", "revoked", "skips")
+    __slots__ = ("op", "dtype", "elements", "shape_digest", "shapes", "wire", "ratio", "stochastic", "seed", "identity", "feedback", "inspected", "revoked", "skips", "first_step")
     OP_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class Spec(_message.Message):
     INSPECTED_FIELD_NUMBER: _ClassVar[int]
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     SKIPS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     dtype: Dtype
     elements: int
@@ -100,7 +101,8 @@ class Spec(_message.Message):
     inspected: bool
     revoked: bool
     skips: bool
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., elements: _Optional[int] = ..., shape_digest: _Optional[int] = ..., shapes: _Optional[str] = ..., wire: _Optional[_Union[Wire, str]] = ..., ratio: _Optional[float] = ..., stochastic: _Optional[bool] = ..., seed: _Optional[int] = ..., identity: _Optional[int] = ..., feedback: _Optional[bool] = ..., inspected: _Optional[bool] = ..., revoked: _Optional[bool] = ..., skips: _Optional[bool] = ...) -> None: ...
+    first_step: bool
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., dtype: _Optional[_Union[Dtype, str]] = ..., elements: _Optional[int] = ..., shape_digest: _Optional[int] = ..., shapes: _Optional[str] = ..., wire: _Optional[_Union[Wire, str]] = ..., ratio: _Optional[float] = ..., stochastic: _Optional[bool] = ..., seed: _Optional[int] = ..., identity: _Optional[int] = ..., feedback: _Optional[bool] = ..., inspected: _Optional[bool] = ..., revoked: _Optional[bool] = ..., skips: _Optional[bool] = ..., first_step: _Optional[bool] = ...) -> None: ...
 
 class NonFinite(_message.Message):
     __slots__ = ("rank", "element")

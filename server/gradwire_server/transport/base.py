@@ -64,7 +64,15 @@ class Receiver(Protocol):
         ...
 
     def lost(self, source: int, reason: str) -> None:
-        """A node's link broke, or never came up. Said once; nothing more comes from it."""
+        """A node's link broke for good, or never came up. Said once; nothing more comes."""
+        ...
+
+    def settled(self, source: int, before: Key) -> None:
+        """A node has the results of all rounds before this one, or they have failed there."""
+        ...
+
+    def outrun(self, attempt: int) -> None:
+        """A node is at a later attempt of the generation: this one is over."""
         ...
 
 
@@ -88,6 +96,13 @@ class Transport(Protocol):
         A caller that is cancelled may reuse the payload at once: the message then arrives
         either whole or not at all. Returns without sending where the link is lost;
         Receiver.lost says so.
+        """
+        ...
+
+    def settle(self, before: Key, *, pressing: bool) -> None:
+        """Let all nodes know that this one has the results of all rounds before this one.
+
+        With the next shares, or soon; at once if pressing.
         """
         ...
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gradwire_server.transport.base import Message, Part, Receiver
+
+if TYPE_CHECKING:
+    from gradwire_server.round import Key
 
 
 class MemoryNetwork:
@@ -32,6 +36,12 @@ class MemoryNetwork:
                 self._receivers[other].lost(node, "severed")
                 self._receivers[node].lost(other, "severed")
 
+    def settled(self, source: int, before: Key) -> None:
+        """Tell all other nodes."""
+        for target, receiver in self._receivers.items():
+            if target != source and (source, target) not in self._severed:
+                receiver.settled(source, before)
+
     async def deliver(self, source: int, target: int, message: Message) -> None:
         """Hand a message over, in a later turn of the event loop, with bytes of its own."""
         if isinstance(message, Part):
@@ -53,6 +63,10 @@ class MemoryTransport:
         """See Transport."""
         async with self._turns.setdefault(target, asyncio.Lock()):
             await self._network.deliver(self._node, target, message)
+
+    def settle(self, before: Key, *, pressing: bool) -> None:  # noqa: ARG002 - soon is now
+        """See Transport."""
+        asyncio.get_running_loop().call_soon(self._network.settled, self._node, before)
 
     async def close(self) -> None:
         """See Transport."""
