@@ -15,15 +15,17 @@ what has been added is not read. See gradwire_proto.control for the counters.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from ctypes import memmove, memset
+from ctypes import memmove, memset, string_at
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire._errors import LostError
 from gradwire._plan import Plan, Plans, essence
+from gradwire._results import Saved
 from gradwire._shared_memory import from_now
 from gradwire_proto.arithmetic import blocks
 from gradwire_proto.chunks import overlap
@@ -32,11 +34,13 @@ from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import tensor_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gradwire._channel import Doorbell
     from gradwire._collective import Collective
+    from gradwire._order import Order
     from gradwire._shared_memory import Arena
+    from gradwire_proto.chunks import Cut
     from gradwire_proto.control import Ticket
 
 
@@ -52,7 +56,6 @@ class _Work:
     target: int
     """Where the result's first element would go: what is taken goes as far behind it."""
     added: int = 0
-    taken: int = 0
     failed: bool = False
     disagreed: bool = False
 
@@ -71,7 +74,7 @@ had failed; the chunk; and the time, in nanoseconds."""
 
 
 class Chain:
-    """See _pipeline.Carrier."""
+    """See _carrier.Carrier."""
 
     path = "shared_memory"
     told_early = True
@@ -114,7 +117,8 @@ class Chain:
         plan, address = self._plans.of(order.described), order.flat.data_ptr()
         row, first = order.target
         target = row.data_ptr() - first * row.itemsize
-        self._queue.append(_Work(collective, sequence, plan, address, target))
+        work = _Work(collective, sequence, plan, address, target, collective.taken)
+        self._queue.append(work)
         self._control.submitted(self._rank, sequence + 1)
         if sequence >= self._control.limit:
             self._ring(pb.Ring(beyond=sequence))
@@ -148,6 +152,46 @@ class Chain:
         for passed, _, _ in self._passed:
             if passed is not None and passed.sequence == sequence:
                 passed.failed = True
+
+    def begin_at(self, sequence: int) -> None:
+        """See Carrier."""
+        self._control.submitted(self._rank, sequence)
+        self._control.brought(self._rank, sequence)
+        self._control.resolved(self._rank, sequence, 0)
+
+    def cut_of(self, order: Order) -> Cut:
+        """See Carrier."""
+        return self._plans.of(order.described).cut
+
+    def drain(self) -> Iterator[Collective]:
+        """See Carrier."""
+        while self._passed:
+            number = self._added - len(self._passed)
+            work = self._passed[0][0]
+            void = work is None or work.failed
+            if not void and (not self._is_done(number) or self._control.is_void(number)):
+                return
+            done = self._take_oldest(number)
+            if not isinstance(done, bool):
+                yield done
+
+    def saved(self) -> dict[tuple[int, int], Saved]:
+        """See Carrier."""
+        taken = self._added - len(self._passed)
+        found = {}
+        for number in range(max(0, taken - self._slots), taken):
+            # Its slot may be in use again: then all ranks have what was there.
+            with contextlib.suppress(ValueError):
+                ticket = self._control.ticket(number)
+                spec = tensor_pb2.Spec.FromString(ticket.spec)
+                plan = self._plans.of_spec(spec)
+                start, stop = plan.cut.range(ticket.chunk)
+                place = self._arena.result_address(number, plan.arithmetic)
+                data = string_at(place, (stop - start) * plan.arithmetic.dtype.itemsize)
+                saved = Saved(data, self._control.finding(number), plan.chunks)
+                if not self._control.is_void(number) and self._control.ticket(number) == ticket:
+                    found[ticket.sequence, ticket.chunk] = saved
+        return found
 
     def resolved(self, collectives: int, size: int) -> None:
         """See Carrier."""
@@ -327,11 +371,15 @@ class Chain:
         if not self._is_done(number) or self._control.failures != self._failures:
             # A failure that this rank has not heard of yet may be of this very collective.
             return False
-        work, chunk, since = self._passed[0]
+        work = self._passed[0][0]
         void = work is None or work.failed
         if not void and self._control.is_void(number):
             return False
-        self._passed.popleft()
+        return self._take_oldest(number)
+
+    def _take_oldest(self, number: int) -> Collective | bool:
+        work, chunk, since = self._passed.popleft()
+        void = work is None or work.failed
         nanoseconds = 0
         if work is not None and not void:
             if (found := self._control.finding(number)) is not None:
@@ -339,11 +387,11 @@ class Chain:
                 work.collective.hear(found, start, stop, self._number)
             self._copy_out(number, work, chunk)
             nanoseconds = time.perf_counter_ns() - since
-            work.taken += 1
+            work.collective.taken += 1
         self._control.take(self._rank, number + 1, nanoseconds)
         if self._rank and self._control.added(0) - number >= self._slots:
             self._control.wake(0)
-        if work is None or void or work.taken < work.plan.chunks:
+        if work is None or void or work.collective.taken < work.plan.chunks:
             return True
         return work.collective
 

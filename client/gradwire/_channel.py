@@ -38,6 +38,15 @@ OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
+_PASSING = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNKNOWN,
+)
+"""What becomes of a call where the daemon is gone, or stops meanwhile."""
+
+
 class Line(Protocol):
     """Carries chunks both ways, in order."""
 
@@ -88,7 +97,9 @@ class Daemon:
         except grpc.RpcError as error:
             raise ConnectError(
                 f"the daemon at {self.address} gave rank {request.rank} no seat:"
-                f" {_details(error)}"
+                f" {_details(error)}",
+                final=isinstance(error, grpc.Call) and error.code() not in _PASSING,
+                joining=True,
             ) from error
 
     def leave(self, seat: str) -> None:

@@ -12,8 +12,8 @@ from gradwire_proto.nonfinite import NOBODY, Finding, first_nonfinite, least
 if TYPE_CHECKING:
     import torch
 
+    from gradwire._carrier import Outcome
     from gradwire._order import Order
-    from gradwire._pipeline import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class Collective:
     order: Order
     future: Outcome
     since: float = field(default_factory=time.monotonic)
+    taken: int = 0
+    """Chunks, from the first, whose result is in the tensor."""
     finding: Finding | None = None
     """Where the result is not finite, as far as it has come."""
 

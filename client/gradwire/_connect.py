@@ -7,38 +7,34 @@ import logging
 import os
 import socket
 import tempfile
-import time
 from functools import partial
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from gradwire import _embedded
 from gradwire._buckets import Buckets
-from gradwire._chain import Chain
-from gradwire._channel import Daemon, Doorbell
-from gradwire._checkpoint import Residual, collect, parts
+from gradwire._channel import Daemon
 from gradwire._drift import EVERY, Verifier
 from gradwire._errors import AggregationError, ConnectError
 from gradwire._mail import Mail
 from gradwire._names import Names
 from gradwire._nonfinite import Guard
-from gradwire._pipeline import Carrier, Pipeline
+from gradwire._pipeline import Pipeline
 from gradwire._place import Place
+from gradwire._recovery import Recovery
 from gradwire._rendezvous import Meeting, Picture, find_store
+from gradwire._resuming import ResumingPipeline
+from gradwire._seat import Seat
 from gradwire._session import Session
 from gradwire._settings import Settings, load
-from gradwire._shared_memory import Arena, from_now
 from gradwire._steps import Steps
-from gradwire._stream import Streaming
 from gradwire._ways import Way, Ways
 from gradwire._wires import Wires
 from gradwire_proto import PROTOCOL
 from gradwire_proto.addresses import SYSTEM_SOCKET, user_socket
-from gradwire_proto.control import ABSENT, SHARES, STREAMS
-from gradwire_proto.letters import page_bytes
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from torch.distributed import Store
@@ -49,8 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 1.0
-JOIN_GRACE_SECONDS = 5.0
-SEAT_LOOK_SECONDS = 0.1
 
 URGENT = "/urgent"
 """What is urgent goes in a generation beside the job's, named after it."""
@@ -67,6 +61,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     world_size: int | None = None,
     wire: Wiring | None = None,
     insecure: bool | None = None,
+    resume: float | None = None,
     weight: float = 1.0,
     nonfinite: str | None = None,
     verify: bool | int = False,
@@ -81,7 +76,9 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
 
     Times are in seconds. `timeout` (60): how long a collective waits for a rank. `warn_after`
     (a quarter of it): when the daemon names the missing ranks. `connect_timeout` (30): how long
-    this call waits for ranks and daemons. `insecure`: an embedded daemon may listen to other
+    this call waits for ranks and daemons. `resume` (30, and at most `timeout`): how long a
+    daemon or a network that is gone is waited for; then everything goes on, with the same bits.
+    0: not at all. Equal on all ranks. `insecure`: an embedded daemon may listen to other
     hosts though nobody is authenticated. `weight`: see Session.weight. `model`: whose
     parameters are to be called by their names; see Session.watch.
 
@@ -105,6 +102,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         warn_after=warn_after,
         daemon=daemon,
         insecure=insecure,
+        resume=resume,
         wire=wire,
         weight=weight,
         nonfinite=nonfinite,
@@ -162,7 +160,9 @@ def _find_embedded(
         return _embedded.remember(key, str(started["address"]))
     try:
         address, end = _embedded.start(
-            insecure=settings.insecure, timeout_seconds=settings.connect_timeout
+            insecure=settings.insecure,
+            resumes=settings.resume > 0,
+            timeout_seconds=settings.connect_timeout,
         )
         unless_seated.callback(end)
     except ConnectError as error:
@@ -235,32 +235,24 @@ class _Table:
         return Session(place, ways, buckets, settings.weight)
 
     def _sit_down(self, guard: Guard, worker: int, urgent: bool) -> Way:
-        patience = self._settings.connect_timeout
-        with contextlib.ExitStack() as unless_seated:
-            daemon = Daemon(self._daemons[worker])
-            unless_seated.callback(daemon.close)
-            seat = daemon.join(
-                self._request(worker, urgent=urgent), patience + JOIN_GRACE_SECONDS
-            )
-            carrier = _open_carrier(daemon, seat, self._picture, self._rank, patience)
-            unless_seated.pop_all()
-
-        _embedded.sit_down(daemon.address)
+        seat = Seat(self._daemons[worker], self._request(worker, urgent=urgent))
+        carrier = seat.take()
 
         def ended(_: AggregationError, leaving: bool) -> None:
-            _embedded.get_up(daemon.address)
+            _embedded.get_up(seat.address)
             if not leaving:
-                daemon.close()
+                seat.end()
 
-        def leave() -> None:
-            daemon.leave(seat.seat)
-            daemon.close()
-
-        page = page_bytes(seat.chunk_bytes)
-        mail = Mail(self._rank, self._world_size, page, lambda: daemon.post(seat.seat))
-        pipeline = Pipeline(carrier, self._settings.timeout, guard.judge)
+        resumes = seat.resumes
+        mail = Mail(self._rank, self._world_size, seat.page_bytes, seat.post, resumes=resumes)
+        timeout = self._settings.timeout
+        if resumes:
+            recovery = Recovery(seat, self._rank, mail.reset)
+            pipeline: Pipeline = ResumingPipeline(carrier, timeout, guard.judge, recovery)
+        else:
+            pipeline = Pipeline(carrier, timeout, guard.judge)
         pipeline.attend(ended)
-        return Way(pipeline, mail, leave, carrier.path, _Vault(daemon, seat.seat))
+        return Way(pipeline, mail, seat.leave, carrier.path, seat)
 
     def _request(self, worker: int, *, urgent: bool) -> pb.JoinRequest:
         settings = self._settings
@@ -275,27 +267,13 @@ class _Table:
             pid=os.getpid(),
             shared_memory=settings.shared_memory,
             urgent=urgent,
+            version=metadata.version("gradwire"),
         )
         request.timeout.FromMilliseconds(int(1000 * settings.timeout))
         request.warn_after.FromMilliseconds(int(1000 * settings.warn_after))
         request.connect_timeout.FromMilliseconds(int(1000 * settings.connect_timeout))
+        request.resume.FromMilliseconds(int(1000 * settings.resume))
         return request
-
-
-class _Vault:
-    """See _ways.Vault."""
-
-    def __init__(self, daemon: Daemon, seat: str) -> None:
-        self._daemon = daemon
-        self._seat = seat
-
-    def read(self, revoked: Iterable[int]) -> list[Residual]:
-        """See Vault."""
-        return list(collect(self._daemon.read_residuals(self._seat, revoked)))
-
-    def write(self, residuals: list[Residual]) -> int:
-        """See Vault."""
-        return self._daemon.write_residuals(self._seat, parts(residuals)).dropped
 
 
 def _reach(address: str, described: pb.DescribeResponse) -> list[str]:
@@ -306,69 +284,3 @@ def _reach(address: str, described: pb.DescribeResponse) -> list[str]:
         for worker in described.workers
     ]
     return [address, *others]
-
-
-def _open_carrier(
-    daemon: Daemon,
-    seat: pb.JoinResponse,
-    picture: Picture,
-    rank: int,
-    patience_seconds: float,
-) -> Carrier:
-    """The arena where all ranks of the node share it, else the stream."""
-    doorbell = None
-    if seat.HasField("arena"):
-        with contextlib.ExitStack() as unless_used:
-            try:
-                arena = Arena(seat.arena)
-                unless_used.callback(arena.close, orphaned=False)
-                doorbell = Doorbell(seat.arena.doorbell, seat.seat, daemon.address)
-            except (OSError, ValueError) as error:
-                log.warning(
-                    "no shared memory with the daemon at %s (%s): tensors go through the"
-                    " stream, which is slower. Mount its GRADWIRE_SHM_DIR here too, or set"
-                    " GRADWIRE_SHM=off to silence this",
-                    daemon.address,
-                    error,
-                )
-            else:
-                chain = _chain(arena, doorbell, picture, patience_seconds)
-                if chain is not None:
-                    unless_used.pop_all()
-                    return chain
-    return Streaming(daemon.stream(seat.seat), rank, seat.chunk_bytes, seat.slots, doorbell)
-
-
-def _chain(
-    arena: Arena, doorbell: Doorbell, picture: Picture, patience_seconds: float
-) -> Chain | None:
-    """The carrier through the arena, or None where a rank of the node does not share it."""
-    try:
-        if not _all_share(arena, picture, patience_seconds):
-            return None
-    except BaseException:
-        doorbell.close()
-        raise
-    world_size = sum(len(node.ranks) for node in picture.nodes)
-    alone, ranks = len(picture.nodes) == 1, picture.nodes[picture.node].ranks
-    return Chain(arena, doorbell, world_size, alone=alone, ranks=ranks)
-
-
-def _all_share(arena: Arena, picture: Picture, patience_seconds: float) -> bool:
-    """Whether all ranks of this node use the arena, once that is known.
-
-    Raises ConnectError where it does not get known.
-    """
-    control, ranks = arena.control, picture.nodes[picture.node].ranks
-    control.take_seat(arena.local_rank, SHARES)
-    deadline = time.monotonic() + patience_seconds
-    while ABSENT in (seats := control.seats()):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            absent = [rank for rank, seat in zip(ranks, seats, strict=True) if seat == ABSENT]
-            raise ConnectError(
-                f"waited {patience_seconds:g} s for the ranks {absent} of this node to connect;"
-                " they had their seats, and went no further"
-            )
-        control.wait(arena.local_rank, from_now(min(left, SEAT_LOOK_SECONDS)))
-    return STREAMS not in seats

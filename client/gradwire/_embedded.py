@@ -1,4 +1,8 @@
-"""Starts a daemon for a node that has none; it ends when the job's last local rank has left."""
+"""Starts a daemon for a node that has none; it ends when the job's last local rank has left.
+
+If it ends otherwise, the process that started it starts another one in its place: all other
+ranks of the node find that where the first one was.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
+AGAIN_SECONDS = 0.1
+"""Before a daemon is started again: one that can't start would keep a core busy."""
 
 _addresses: dict[tuple[int, str], str] = {}
 """Of the embedded daemons that this process knows, by process and node key."""
@@ -65,8 +71,13 @@ def node_key(node: str | None) -> str:
     return f"{boot}/{os.stat('/proc/self/ns/mnt').st_ino}/{os.getuid()}/{node or ''}"
 
 
-def start(*, insecure: bool, timeout_seconds: float) -> tuple[str, Callable[[], None]]:
-    """Start a daemon: its address, once it answers, and what ends it. Raises ConnectError."""
+def start(
+    *, insecure: bool, resumes: bool, timeout_seconds: float
+) -> tuple[str, Callable[[], None]]:
+    """Start a daemon: its address, once it answers, and what ends it. Raises ConnectError.
+
+    Where the job resumes, it is started again if it does not end by itself.
+    """
     folder = tempfile.mkdtemp(prefix="gradwire-")
     path = Path(folder) / "gradwire.sock"
     environment = {
@@ -77,26 +88,46 @@ def start(*, insecure: bool, timeout_seconds: float) -> tuple[str, Callable[[], 
         "GRADWIRE_SOCKET": str(path),
         "GRADWIRE_EMBEDDED": "1",
     }
+    process = _spawn(environment)
+    address = f"unix:{path}"
+    after = threading.Thread(
+        target=_look_after,
+        args=(process, environment, folder, address if resumes else ""),
+        name="gradwire-embedded",
+        daemon=True,
+    )
+    after.start()
+    log.info("no gradwire daemon on this node: started an embedded one, pid %d", process.pid)
+    _await(process, path, timeout_seconds)
+    return address, process.terminate
+
+
+def _spawn(environment: dict[str, str]) -> subprocess.Popen[bytes]:
     # Not in our process group: Ctrl-C is for the ranks, and the daemon ends after them.
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "gradwire_server"],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    after = threading.Thread(
-        target=_clean_up, args=(process, folder), name="gradwire-embedded", daemon=True
-    )
-    after.start()
-    log.info("no gradwire daemon on this node: started an embedded one, pid %d", process.pid)
-    _await(process, path, timeout_seconds)
-    return f"unix:{path}", process.terminate
 
 
-def _clean_up(process: subprocess.Popen[bytes], folder: str) -> None:
-    """Reap the daemon, and remove what it had no time to remove itself."""
-    process.wait()
+def _look_after(
+    process: subprocess.Popen[bytes], environment: dict[str, str], folder: str, address: str
+) -> None:
+    """Reap the daemon, and start another one while this process has a seat at this address.
+
+    In the end, remove what it had no time to remove itself.
+    """
+    while process.wait() and _seats[address] > 0:
+        log.warning(
+            "the embedded daemon, pid %d, ended with exit code %d: starting another one",
+            process.pid,
+            process.returncode,
+        )
+        time.sleep(AGAIN_SECONDS)
+        process = _spawn(environment)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -21,6 +21,13 @@ class GradwireError(RuntimeError):
 class ConnectError(GradwireError):
     """This process got no seat in the job; the text says what was tried and what to do."""
 
+    def __init__(self, text: str, *, final: bool = False, joining: bool = False) -> None:
+        super().__init__(text)
+        self.final: bool = final
+        """It is of no use to try again."""
+        self.joining: bool = joining
+        """The daemon was there, and may know of this attempt."""
+
 
 class AggregationError(GradwireError):
     """A collective gave no result."""

@@ -53,12 +53,21 @@ class Mail:
     """
 
     def __init__(
-        self, rank: int, world_size: int, page_bytes: int, open_line: Callable[[], PostLine]
+        self,
+        rank: int,
+        world_size: int,
+        page_bytes: int,
+        open_line: Callable[[], PostLine],
+        *,
+        resumes: bool = False,
     ) -> None:
+        """`resumes`: where the line breaks, there will be another one."""
         self._rank = rank
         self._open_line = open_line
-        self._outbox = Outbox(rank, page_bytes)
-        self._inbox = Inbox(rank, world_size)
+        self._resumes = resumes
+        self._world_size = world_size
+        self._page_bytes = page_bytes
+        self._begin()
         # Also while a tensor is read or written: nothing may be resolved meanwhile.
         self._lock = threading.Lock()
         self._results: dict[Sending | Receiving, Result[Any]] = {}
@@ -67,7 +76,7 @@ class Mail:
         self._broken: Callable[[AggregationError], None] = self.end
         self._look = 0.0
         self._hurry = threading.Event()
-        self._reader = threading.Thread(target=self._read, name="gradwire-mail", daemon=True)
+        self._reader = self._new_reader()
         self._clock = threading.Thread(target=self._watch, name="gradwire-late", daemon=True)
 
     def attend(self, broken: Callable[[AggregationError], None]) -> None:
@@ -111,6 +120,29 @@ class Mail:
                 self._reader.join(FLUSH_SECONDS)
             self._line.close()
 
+    def reset(self, error: AggregationError) -> None:
+        """The daemon that had the letters is gone: fail those under way. All ranks do, so the
+        next ones begin anew everywhere.
+        """
+        with self._lock:
+            if self._over is not None or self._line is None:
+                return
+            left: list[Sending | Receiving] = [*self._outbox.end(), *self._inbox.end()]
+            ended = [(self._results.pop(each), each) for each in left]
+            self._begin()
+            line, self._line = self._line, None
+            self._reader = self._new_reader()
+        line.close()
+        for result, what in ended:
+            result.settle(type(error)(f"{error}; {_describe(what)} was not completed"))
+
+    def _begin(self) -> None:
+        self._outbox = Outbox(self._rank, self._page_bytes)
+        self._inbox = Inbox(self._rank, self._world_size)
+
+    def _new_reader(self) -> threading.Thread:
+        return threading.Thread(target=self._read, name="gradwire-mail", daemon=True)
+
     def join(self, seconds: float) -> None:
         """After `end`: wait for the threads, for so long at most."""
         if self._line is not None:
@@ -140,7 +172,8 @@ class Mail:
         if self._line is None:
             self._line = self._open_line()
             self._reader.start()
-            self._clock.start()
+            if not self._clock.ident:
+                self._clock.start()
 
     def _carry_out(self, effects: Iterable[Effect]) -> list[tuple[Result[Any], Ended]]:
         """Say what is to be said; returns the futures to resolve once the lock is free."""
@@ -155,17 +188,23 @@ class Mail:
     # -- the threads
 
     def _read(self) -> None:
-        assert self._line is not None, "the line is there before its reader"  # noqa: S101
+        line = self._line
+        assert line is not None, "the line is there before its reader"  # noqa: S101
         try:
             while True:
-                note, payload = self._line.receive()
+                note, payload = line.receive()
                 with self._lock:
-                    if self._over is not None:
+                    if self._over is not None or self._line is not line:
                         continue
                     ended = self._carry_out(self._hear(note, payload))
                 _settle(ended)
         except LostError as error:
-            self._broken(error)
+            if self._line is not line:
+                return
+            if self._resumes:
+                self.reset(error)
+            else:
+                self._broken(error)
         except BaseException as error:
             self._broken(LostError(f"what the daemon said can't be taken: {error!r}"))
             raise

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire._collective import Collective, SessionStats
 from gradwire._errors import AggregationError, LostError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from gradwire._carrier import Carrier, Outcome
     from gradwire._order import Order
     from gradwire_proto.nonfinite import Finding
 
@@ -38,75 +39,6 @@ LOOK_SECONDS = 0.05
 """How often the mover looks whether there is work that nobody does: often after recent work."""
 
 CLOSE_SECONDS = 5.0
-
-
-class Carrier(Protocol):
-    """Takes tensors to the daemon and back.
-
-    One thread at a time calls; others may meanwhile call put, receive, wake and hang_up.
-    """
-
-    path: str
-    """How tensors travel: "shared_memory" or "stream"."""
-    daemon: str
-    """The daemon at the other end, in words."""
-    told_early: bool
-    """A failure is told once, to ranks that have not come to it, too."""
-
-    def put(self, collective: Collective) -> None:
-        """Take a tensor; those before it go first."""
-        ...
-
-    def skip(self, sequence: int) -> None:
-        """This collective had failed before the rank came to it."""
-        ...
-
-    def advance(self) -> Collective | bool:
-        """Do one piece of work: a collective that it completes, True, or False for none."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """Return when there may be work, or after so many seconds."""
-        ...
-
-    def wake(self) -> None:
-        """Let `wait` return."""
-        ...
-
-    def drop(self, sequence: int) -> None:
-        """The collective has failed, whether this rank has come to it or not."""
-        ...
-
-    def resolved(self, collectives: int, size: int) -> None:
-        """All before this number have ended; the last one has so many bytes."""
-        ...
-
-    def receive(self) -> pb.ReduceResponse | None:
-        """Wait for what the daemon says: a failure, or None for what `advance` deals with.
-
-        Raises LostError where the line breaks or is hung up.
-        """
-        ...
-
-    def hang_up(self) -> None:
-        """End the line; `receive`, in whatever thread, raises."""
-        ...
-
-    def close(self, *, orphaned: bool) -> None:
-        """Let go of everything; orphaned where the daemon can't tidy up any more."""
-        ...
-
-
-class Outcome(Protocol):
-    """Where the outcome of a collective goes."""
-
-    def done(self) -> bool:
-        """It has come."""
-        ...
-
-    def settle(self, outcome: Callable[[], torch.Tensor] | Exception) -> None:
-        """Take the result that outcome returns, or the error that it is."""
-        ...
 
 
 Judge: TypeAlias = "Callable[[Order, Finding], None]"
@@ -129,6 +61,8 @@ class Pipeline:
         self._carrier = carrier
         self._judge = judge
         self._timeout = timeout
+        self._away = False
+        """What is handed in is kept until the seat is taken again."""
         self._lock = threading.RLock()
         self._open: dict[int, Collective] = {}
         self._ahead: dict[int, AggregationError] = {}
@@ -140,6 +74,8 @@ class Pipeline:
         # Held by who does the work. Re-entered where what is chained to a future, run by the
         # thread that completed it, waits for a result itself.
         self._working = threading.RLock()
+        self._resting = False
+        """Nobody works: the seat is being taken again."""
         self._called = threading.Event()
         self._threads = [
             threading.Thread(target=work, name=f"gradwire-{name}", daemon=True)
@@ -177,12 +113,16 @@ class Pipeline:
             collective = Collective(sequence, order, future)
             self._open[sequence] = collective
             failed = self._ahead.pop(sequence, None)
-            if failed is None:
-                self._carrier.put(collective)
-            else:
-                self._carrier.skip(sequence)
+            if not self._away:
+                self._hand_in(collective, failed)
         if failed is not None:
             self._resolve(collective, failed)
+
+    def _hand_in(self, collective: Collective, failed: AggregationError | None) -> None:
+        if failed is None:
+            self._carrier.put(collective)
+        else:
+            self._carrier.skip(collective.sequence)
 
     def check_process(self) -> None:
         """Raise LostError in a process forked from the one that connected."""
@@ -257,9 +197,9 @@ class Pipeline:
     def _move(self) -> None:
         """Do what nobody else does."""
         while self.over is None:
-            if (self._open or self._said) and self._working.acquire(blocking=False):
+            if self._busy and self._working.acquire(blocking=False):
                 try:
-                    while (self._open or self._said) and self.over is None:
+                    while self._busy and self.over is None:
                         if not self._work():
                             self._carrier.wait(WAIT_SECONDS)
                             self._check_silence()
@@ -270,12 +210,18 @@ class Pipeline:
             self._called.wait(RECENT_LOOK_SECONDS if recent else LOOK_SECONDS)
             self._called.clear()
 
+    @property
+    def _busy(self) -> bool:
+        """There may be work."""
+        return bool(self._open or self._said) and not self._resting
+
     def work_until(self, future: Outcome, deadline: float) -> None:
         """Work until this future has its result, unless somebody does already."""
         self.check_process()
         while (
             not future.done()
             and self.over is None
+            and not self._resting
             and time.monotonic() < deadline
             and self._working.acquire(blocking=False)
         ):
@@ -297,7 +243,7 @@ class Pipeline:
                 return False
             self._heard = time.monotonic()
             if isinstance(done, Collective):
-                self._resolve(done, None)
+                self._completed(done)
         except LostError as error:
             self.end(error)
         except BaseException as error:
@@ -312,18 +258,25 @@ class Pipeline:
     def _listen(self) -> None:
         while self.over is None:
             try:
-                response = self._carrier.receive()
-                self._heard = time.monotonic()
-                if response is not None:
-                    if response.failure.scope == pb.Failure.SCOPE_JOB:
-                        raise LostError(response.failure.reason)
-                    self._said.append(response)
-                self._wake()
+                self._hear()
             except LostError as error:
                 self.end(error)
             except BaseException as error:
                 self.end(LostError(f"what the daemon said can't be taken: {error!r}"))
                 raise
+
+    def _hear(self) -> None:
+        """Wait for one word of the daemon. Raises LostError where the job is over."""
+        response = self._carrier.receive()
+        self._heard = time.monotonic()
+        if response is not None:
+            self._take_word(response)
+        self._wake()
+
+    def _take_word(self, response: pb.ReduceResponse) -> None:
+        if response.failure.scope == pb.Failure.SCOPE_JOB:
+            raise LostError(response.failure.reason)
+        self._said.append(response)
 
     def _wake(self) -> None:
         with self._lock:
@@ -341,6 +294,9 @@ class Pipeline:
                 self._ahead[sequence] = error
         if collective is not None:
             self._resolve(collective, error)
+
+    def _completed(self, collective: Collective) -> None:
+        self._resolve(collective, None)
 
     def _resolve(self, collective: Collective, error: AggregationError | None) -> None:
         with self._lock:
@@ -361,7 +317,7 @@ class Pipeline:
 
     def _check_silence(self) -> None:
         silent = time.monotonic() - self._heard
-        if self._open and silent > self._timeout + SILENCE_GRACE_SECONDS:
+        if self._open and not self._resting and silent > self._timeout + SILENCE_GRACE_SECONDS:
             self.end(
                 LostError(
                     f"{self._carrier.daemon} has been silent for {silent:.0f} s, though"

@@ -49,6 +49,10 @@ class Plans:
             plan = self._made[described] = self._make(described.spec)
         return plan
 
+    def of_spec(self, spec: tensor_pb2.Spec) -> Plan:
+        """The same, where only the description's message is there."""
+        return self._make(spec)
+
     def _make(self, spec: tensor_pb2.Spec) -> Plan:
         size, most = sum_itemsize(spec.op, spec.dtype), self._layout.chunk_bytes
         pieces = cut(spec.elements, size, most)

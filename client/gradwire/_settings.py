@@ -22,6 +22,8 @@ T = TypeVar("T")
 LONGEST_SECONDS = 30 * 24 * 3600.0
 """A month; more than that means for ever, and the system's clocks can't all count it."""
 
+RESUME_SECONDS = 30.0
+"""Long enough for a daemon's restart, and short beside what a night costs."""
 
 POLICIES = ("pass", "raise", "skip")
 """What may become of a result that is not finite."""
@@ -38,6 +40,7 @@ class Settings:
     node: str | None
     shared_memory: bool
     insecure: bool
+    resume: float = 0.0
     wire: Rule = EXACT
     weight: float = 1.0
     nonfinite: str = "pass"
@@ -52,6 +55,7 @@ def load(  # noqa: PLR0913 - keywords only, as connect's
     warn_after: float | None,
     daemon: str | None,
     insecure: bool | None,
+    resume: float | None = None,
     wire: Wiring | None,
     weight: float = 1.0,
     nonfinite: str | None = None,
@@ -81,6 +85,7 @@ def load(  # noqa: PLR0913 - keywords only, as connect's
         node=os.environ.get("GRADWIRE_NODE") or None,
         shared_memory=pick("GRADWIRE_SHM", None, _switch, default=True),
         insecure=pick("GRADWIRE_INSECURE", insecure, _switch, default=False),
+        resume=min(patience, pick("GRADWIRE_RESUME", resume, _seconds, RESUME_SECONDS)),
         wire=rule if rule is not None else pick("GRADWIRE_WIRE", None, Wire.of, EXACT),
         weight=weight,
         nonfinite=pick("GRADWIRE_NONFINITE", nonfinite, str, "pass"),
@@ -104,7 +109,9 @@ def _rule(wire: Wiring | None, mistakes: list[str]) -> Rule | None:
 
 def _mistakes(settings: Settings, *, watches: bool) -> Iterator[str]:
     """What is wrong with values that could be read."""
-    for name in ("timeout", "connect_timeout", "warn_after"):
+    for name in ("timeout", "connect_timeout", "warn_after", "resume"):
+        if name == "resume" and settings.resume == 0:
+            continue
         if not 0 < (seconds := getattr(settings, name)) <= LONGEST_SECONDS:
             limit = f"at most {LONGEST_SECONDS:.0f}"
             yield f"{name}={seconds}: expected seconds above 0, {limit}"

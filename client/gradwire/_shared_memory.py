@@ -6,6 +6,7 @@ import fcntl
 import mmap
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -28,6 +29,24 @@ Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
 def from_now(seconds: float) -> float:
     """The time until which Control.wait is to wait."""
     return (time.monotonic() if MONOTONIC else time.time()) + seconds
+
+
+class Keeper:
+    """A lock on a generation's files, for as long as this rank has a seat or wants one."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError where it can't be reached from here."""
+        self._path = Path(path)
+        self._file = os.open(path, os.O_RDWR)
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+
+    def close(self, *, orphaned: bool) -> None:
+        """Let go; unlink all files of the generation where no daemon will."""
+        os.close(self._file)
+        if orphaned:
+            name = self._path.name.removesuffix("-keep")
+            for path in self._path.parent.glob(f"{name}-*"):
+                path.unlink(missing_ok=True)
 
 
 class Arena:

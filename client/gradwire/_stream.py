@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from gradwire._errors import LostError
+from gradwire._results import Saved, write_chunk
 from gradwire_proto.chunks import Cut, cut, overlap
 from gradwire_proto.dtypes import DTYPES, sum_itemsize
 from gradwire_proto.nonfinite import read
@@ -18,8 +20,11 @@ from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import tensor_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gradwire._channel import Doorbell, Line
     from gradwire._collective import Collective
+    from gradwire._order import Order
     from gradwire._shared_memory import Bytes
 
 
@@ -29,14 +34,10 @@ class _Work:
 
     collective: Collective
     data: Bytes
-    target: Bytes
-    first: int
-    """Where what is taken goes, and which byte of the result lies at its start."""
     cut: Cut
     itemsize: int
     request: pb.ReduceRequest
     sent: int = 0
-    received: int = 0
 
     def next(self) -> tuple[pb.ReduceRequest, Bytes]:
         """The next chunk's message, and its bytes."""
@@ -54,33 +55,26 @@ class _Work:
         padded[first - start : end - start] = self.data[first:end]
         return self.request, padded
 
-    def take(self, chunk: int, payload: memoryview) -> None:
-        """Write what this rank takes of a chunk's result."""
-        extent, size = self.cut.range(chunk), self.itemsize
-        result = np.frombuffer(payload, dtype=np.uint8)
-        for part in self.collective.order.takes:
-            first, end = overlap(extent, part)
-            if first < end:
-                place = slice(first * size - self.first, end * size - self.first)
-                at, until = (first - extent[0]) * size, (end - extent[0]) * size
-                self.target[place] = result[at:until]
-
 
 class Streaming:
-    """See _pipeline.Carrier."""
+    """See _carrier.Carrier."""
 
     path = "stream"
     told_early = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a stream is made of; _seat puts it together
         self,
         line: Line,
         rank: int,
         chunk_bytes: int,
         slots: int,
         beside: Doorbell | None = None,
+        *,
+        resumes: bool = False,
     ) -> None:
-        """`beside`: the daemon's line to a rank whose neighbours share no memory."""
+        """`beside`: the daemon's line to a rank whose neighbours share no memory. `resumes`:
+        results are kept for others, who may lack them when a daemon is lost.
+        """
         self.daemon = line.daemon
         self._line = line
         self._rank = rank
@@ -91,18 +85,20 @@ class Streaming:
         self._open: dict[int, _Work] = {}
         self._flying: set[tuple[int, int]] = set()
         self._inbox: deque[tuple[pb.ReduceResponse, memoryview]] = deque()
+        self._arrived: dict[tuple[int, int], tuple[pb.ReduceResponse, memoryview]] = {}
+        """Results; taken in the order of the chunks, so that one number says how far."""
+        self._resumes = resumes
+        self._saved: OrderedDict[tuple[int, int], Saved] = OrderedDict()
         self._news = threading.Event()
 
     def put(self, collective: Collective) -> None:
         """See Carrier."""
         order = collective.order
         spec = order.described.spec
-        row, first = order.target
-        data, target = (each.view(torch.uint8).numpy() for each in (order.flat, row))
+        data, chunks = order.flat.view(torch.uint8).numpy(), self.cut_of(order)
         itemsize = DTYPES[spec.dtype].itemsize
-        chunks = cut(spec.elements, sum_itemsize(spec.op, spec.dtype), self._chunk_bytes)
         request = pb.ReduceRequest(sequence=collective.sequence, spec=spec, weight=order.weight)
-        work = _Work(collective, data, target, first * itemsize, chunks, itemsize, request)
+        work = _Work(collective, data, chunks, itemsize, request, collective.taken)
         self._open[collective.sequence] = work
         self._queue.append(work)
 
@@ -111,37 +107,82 @@ class Streaming:
 
     def advance(self) -> Collective | bool:
         """See Carrier."""
-        if self._inbox:
-            return self._take(*self._inbox.popleft())
+        while self._inbox:
+            response, payload = self._inbox.popleft()
+            self._flying.discard((response.sequence, response.chunk))
+            if response.sequence in self._open:
+                self._arrived[response.sequence, response.chunk] = response, payload
+        if (done := self._take()) is not False:
+            return done
         if not self._queue or len(self._flying) >= self._slots:
             return False
         work = self._queue[0]
-        request, payload = work.next()
+        request, chunk = work.next()
         if work.sent == work.cut.count:
             self._queue.popleft()
         self._flying.add((request.sequence, request.chunk))
         try:
-            self._line.send(request, payload.data)
+            self._line.send(request, chunk.data)
         except LostError:
             # Who reads the line learns why: the daemon's last words may lie unread.
             return True
         return True
 
-    def _take(self, response: pb.ReduceResponse, payload: memoryview) -> Collective | bool:
-        self._flying.discard((response.sequence, response.chunk))
-        work = self._open.get(response.sequence)
+    def _take(self) -> Collective | bool:
+        """The oldest result, if it is there."""
+        work = next(iter(self._open.values()), None)
         if work is None:
-            return True
+            return False
+        collective = work.collective
+        key = collective.sequence, collective.taken
+        if key not in self._arrived:
+            return False
+        response, payload = self._arrived.pop(key)
         if response.HasField("nonfinite"):
             start, stop = work.cut.range(response.chunk)
-            work.collective.hear(read(response.nonfinite), start, stop, self._rank)
+            collective.hear(read(response.nonfinite), start, stop, self._rank)
         if payload.nbytes:
-            work.take(response.chunk, payload)
-        work.received += 1
-        if work.received < work.cut.count:
+            write_chunk(collective.order, work.cut.range(response.chunk), payload)
+        collective.taken += 1
+        self._keep(work, response, payload)
+        if collective.taken < work.cut.count:
             return True
         del self._open[response.sequence]
-        return work.collective
+        return collective
+
+    def _keep(self, work: _Work, response: pb.ReduceResponse, payload: memoryview) -> None:
+        """Keep a result for others, and let the daemon know that it is safe."""
+        if not self._resumes:
+            return
+        finding = read(response.nonfinite) if response.HasField("nonfinite") else None
+        key = response.sequence, response.chunk
+        self._saved[key] = Saved(payload, finding, work.cut.count)
+        while len(self._saved) > self._slots:
+            self._saved.popitem(last=False)
+        told = pb.ReduceRequest(
+            settled_sequence=response.sequence, settled_chunk=response.chunk + 1
+        )
+        with contextlib.suppress(LostError):
+            self._line.send(told, memoryview(b""))
+
+    def begin_at(self, sequence: int) -> None:
+        """See Carrier. The daemon knows."""
+
+    def cut_of(self, order: Order) -> Cut:
+        """See Carrier."""
+        spec = order.described.spec
+        return cut(spec.elements, sum_itemsize(spec.op, spec.dtype), self._chunk_bytes)
+
+    def drain(self) -> Iterator[Collective]:
+        """See Carrier."""
+        self._queue.clear()
+        while (done := self.advance()) is not False:
+            if not isinstance(done, bool):
+                yield done
+
+    def saved(self) -> dict[tuple[int, int], Saved]:
+        """See Carrier."""
+        return dict(self._saved)
 
     def wait(self, seconds: float) -> None:
         """See Carrier."""
@@ -157,6 +198,8 @@ class Streaming:
         work = self._open.pop(sequence, None)
         if work is not None and work in self._queue:
             self._queue.remove(work)
+        for key in [key for key in self._arrived if key[0] == sequence]:
+            del self._arrived[key]
         self._flying = {chunk for chunk in self._flying if chunk[0] != sequence}
 
     def resolved(self, collectives: int, size: int) -> None:
@@ -165,7 +208,7 @@ class Streaming:
     def receive(self) -> pb.ReduceResponse | None:
         """See Carrier."""
         response, payload = self._line.receive()
-        if response.HasField("failure"):
+        if response.HasField("failure") or response.rejoin:
             return response
         self._inbox.append((response, payload))
         return None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import gc
+import json
 import logging
 import os
 import signal
@@ -33,7 +34,8 @@ from gradwire_server import metrics_page, shared_memory
 from gradwire_server.allocator import keep_memory
 from gradwire_server.doorbell import Doorbell
 from gradwire_server.errors import StartError, StoppingError
-from gradwire_server.job import Job, Jobs
+from gradwire_server.job import Job
+from gradwire_server.jobs import Jobs
 from gradwire_server.kernels import Kernels
 from gradwire_server.metrics import Metrics
 from gradwire_server.reduce.choose import SCHEDULES
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from gradwire_server.feedback import Feedback
     from gradwire_server.group import Group
     from gradwire_server.settings import Settings
     from gradwire_server.shared_memory import Arena
@@ -55,6 +58,8 @@ log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
 """How long open calls may take to end when the daemon stops."""
+
+LONGEST_LOCK = 4096
 
 EMBEDDED_IDLE_SECONDS = 60.0
 """An embedded daemon to which no rank ever came ends after this."""
@@ -123,7 +128,9 @@ async def _running(
     identity = Identity(release, uuid.uuid4().hex)
     precedence = Precedence()
     jobs = Jobs(
-        lambda group, request: _make_job(settings, group, request, kernels, metrics, precedence)
+        lambda group, request, feedback: _make_job(
+            settings, group, request, kernels, metrics, precedence, feedback
+        )
     )
     doorbell = Doorbell(settings.shm_dir, jobs.find_seat)
     async with contextlib.AsyncExitStack() as stack:
@@ -131,7 +138,7 @@ async def _running(
         if settings.embedded:
             # Its socket's folder was made for it.
             stack.callback(_remove_if_empty, settings.socket.parent)
-        stack.enter_context(_owned_socket(settings.socket))
+        lock = stack.enter_context(_owned_socket(settings.socket))
         removed = shared_memory.remove_orphans(settings.shm_dir)
         if removed:
             log.info("removed %d arenas that no process uses any more", removed)
@@ -143,7 +150,7 @@ async def _running(
         doorbell.open()
         stack.callback(doorbell.close)
         identity.doorbell = str(doorbell.path)
-        await _start_server(stack, settings, identity, jobs)
+        await _start_server(stack, settings, identity, jobs, lock)
         if settings.embedded:
             idle = asyncio.create_task(_stop_when_idle(jobs, stop))
             stack.callback(idle.cancel)
@@ -151,7 +158,11 @@ async def _running(
 
 
 async def _start_server(
-    stack: contextlib.AsyncExitStack, settings: Settings, identity: Identity, jobs: Jobs
+    stack: contextlib.AsyncExitStack,
+    settings: Settings,
+    identity: Identity,
+    jobs: Jobs,
+    lock: int,
 ) -> None:
     """Serve both services; the stack ends health checks, then jobs, then calls."""
     server = grpc.aio.server(options=OPTIONS)
@@ -159,7 +170,7 @@ async def _start_server(
         handlers(Aggregator(identity, jobs), Peer(jobs), Residuals(jobs))
     )
     checks = await _add_standard_services(server)
-    _bind(server, settings, identity)
+    _bind(server, settings, identity, lock)
     await server.start()
     stopping = StoppingError(f"the daemon at {identity.address} is stopping")
     stack.push_async_callback(server.stop, GRACE_SECONDS)
@@ -183,8 +194,10 @@ async def _add_standard_services(server: grpc.aio.Server) -> health.aio.HealthSe
     return checks
 
 
-def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity) -> None:
-    listening = [_listen(server, address) for address in split_list(settings.listen)]
+def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity, lock: int) -> None:
+    before = _read_ports(lock)
+    listening = [_listen(server, address, before) for address in split_list(settings.listen)]
+    _write_ports(lock, listening)
     server.add_insecure_port(f"unix:{settings.socket}")
     os.chmod(settings.socket, 0o660)
     identity.socket = str(settings.socket)
@@ -195,10 +208,33 @@ def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity) -> No
     identity.address = identity.addresses[0]
 
 
-def _listen(server: grpc.aio.Server, address: str) -> tuple[str, int]:
-    """Host and port, which is now known."""
+def _read_ports(lock: int) -> list[tuple[str, int]]:
+    """Where a daemon listened that had this socket, and did not end in good order.
+
+    Others look for it there still, even where it was to take any port.
+    """
     try:
-        return split_address(address)[0], server.add_insecure_port(address)
+        ports = json.loads(os.pread(lock, LONGEST_LOCK, 0) or b"[]")
+        return [(str(host), int(port)) for host, port in ports]
+    except (ValueError, TypeError):
+        return []
+
+
+def _write_ports(lock: int, listening: list[tuple[str, int]]) -> None:
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, json.dumps(listening).encode(), 0)
+
+
+def _listen(
+    server: grpc.aio.Server, address: str, before: list[tuple[str, int]]
+) -> tuple[str, int]:
+    """Host and port, which is now known."""
+    host, port = split_address(address)
+    for known in [] if port else [known for place, known in before if place == host]:
+        with contextlib.suppress(RuntimeError):
+            return host, server.add_insecure_port(join_address(host, known))
+    try:
+        return host, server.add_insecure_port(address)
     except RuntimeError as error:
         raise StartError(
             f"can't listen on {address}: address already in use, or not this machine's."
@@ -236,8 +272,10 @@ def _own_address() -> str:
 
 
 @contextlib.contextmanager
-def _owned_socket(path: Path) -> Iterator[None]:
+def _owned_socket(path: Path) -> Iterator[int]:
     """Make sure that the socket's path is ours alone; remove it in the end.
+
+    Gives the file that says so, in which there is room for a note to whoever comes after us.
 
     gRPC replaces a socket that is there, even one in use; so a lock beside it says whose it is.
     """
@@ -254,7 +292,7 @@ def _owned_socket(path: Path) -> Iterator[None]:
         os.close(lock)
         raise StartError(f"another daemon already uses the socket {path}") from None
     try:
-        yield
+        yield lock
     finally:
         path.unlink(missing_ok=True)
         path.with_name(path.name + ".lock").unlink(missing_ok=True)
@@ -268,6 +306,7 @@ def _make_job(  # noqa: PLR0913 - what a job is made of
     kernels: Kernels,
     metrics: Metrics,
     precedence: Precedence,
+    feedback: Feedback | None,
 ) -> Job:
     arena = _make_arena(settings, group.local_ranks, needed=request.shared_memory)
     timeout = request.timeout.ToTimedelta().total_seconds() or 60.0
@@ -280,8 +319,9 @@ def _make_job(  # noqa: PLR0913 - what a job is made of
         settings.connections,
         settings.shm_dir,
         request.urgent,
+        min(timeout, request.resume.ToTimedelta().total_seconds()),
     )
-    return Job(group, terms, arena, kernels, metrics, precedence)
+    return Job(group, terms, arena, kernels, metrics, precedence, request.attempt, feedback)
 
 
 def _remove_if_empty(folder: Path) -> None:

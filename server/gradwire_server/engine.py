@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from gradwire_proto.v1 import aggregator_pb2
 from gradwire_server.errors import (
     LostError,
-    ProtocolError,
     ReductionError,
     from_failure,
 )
@@ -26,12 +25,15 @@ from gradwire_server.lateness import Lateness
 from gradwire_server.local import PrivateSlots
 from gradwire_server.reduce.choose import share_weights
 from gradwire_server.round import Contribution, Extent, Key, Round, Rounds
+from gradwire_server.settling import Settling
+from gradwire_server.tasks import Tasks
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
 from gradwire_server.transport.precedence import ALONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Iterable
 
+    from gradwire_proto.progress import Muster
     from gradwire_server.chain import Chain, Stall
     from gradwire_server.group import Group
     from gradwire_server.kernels import Kernels
@@ -61,9 +63,11 @@ class Engine:
         kernels: Kernels,
         metrics: Metrics,
         standing: Standing = ALONE,
+        feedback: Feedback | None = None,
     ) -> None:
         self.group = group
         self.failed_count = 0
+        self.suspended = False
         self._done = 0
         self._chain = chain
         self._terms = terms
@@ -73,13 +77,14 @@ class Engine:
         self._lateness = Lateness(group, metrics, terms.timeout_seconds, terms.warn_seconds)
         bandwidths = group.picture.bandwidths
         weights = share_weights(bandwidths) if bandwidths else ()
-        self.feedback = Feedback(terms.folder, terms.chunk_bytes, metrics)
+        self.feedback = feedback or Feedback(terms.folder, terms.chunk_bytes, metrics)
         self.geometry = terms.geometry(group.picture)
         self._workplace = Workplace(group, terms.schedule, kernels, self.feedback, weights)
         self._transport: Transport | None = None
         self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)
         self._running: dict[Key, Execution] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self.fail)
+        self.settling = Settling(group.peers, keeps=terms.resume_seconds > 0)
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self._intake = Intake(
             group,
@@ -98,6 +103,7 @@ class Engine:
     def connect(self, transport: Transport) -> None:
         """Use these links. Before any round, unless the node is alone."""
         self._transport = transport
+        self.settling.connect(transport)
 
     def count(self) -> None:
         """Bring the metrics up to date. In any thread."""
@@ -142,21 +148,34 @@ class Engine:
 
     def contribute(self, rank: int, key: Key, contribution: Contribution) -> None:
         """A local rank brings a chunk. Failures go to the ranks, nothing is raised."""
-        self._intake.contribute(rank, key, contribution)
+        if not self.suspended:
+            self._intake.contribute(rank, key, contribution)
 
     def ring(self, rank: int, ring: aggregator_pb2.Ring) -> None:
         """See Intake.ring."""
-        self._intake.ring(rank, ring)
+        if not self.suspended:
+            self._intake.ring(rank, ring)
 
     def begin(self, round_: Round[Arrived], extent: Extent, local: Local) -> None:
         """All local ranks have brought their part of a round."""
         execution = Execution(round_, extent, local, self._workplace, self._transport)
         self._running[round_.key] = execution
-        execution.task = self._spawn(self._carry_out(execution))
+        execution.task = self._tasks.spawn(self._carry_out(execution))
         self._standing.begin()
+        self.settling.begin(round_.key)
         # Not by the task itself: one that is cancelled before its first step does nothing.
-        execution.task.add_done_callback(lambda _: execution.release())
-        execution.task.add_done_callback(lambda _: self._standing.end())
+        execution.task.add_done_callback(lambda _: self._put_away(execution))
+
+    def _put_away(self, execution: Execution) -> None:
+        """The round's task has ended; its result may be needed still."""
+        self._standing.end()
+        execution.give_back()
+        key = execution.round.key
+        if execution.published:
+            self.settling.keep(key, execution.local.release)
+        else:
+            execution.local.release()
+            self.settling.end(key)
 
     def leave(self, rank: int) -> None:
         """A local rank leaves in good order."""
@@ -166,6 +185,7 @@ class Engine:
 
     def _departed(self, rank: int, sequences: int) -> None:
         self.group.depart(rank, sequences)
+        self.settling.depart(rank, self.group.deserted)
         if self._chain is not None:
             self._chain.limit(sequences)
             if rank in self.group.local_ranks:
@@ -181,6 +201,8 @@ class Engine:
 
     def receive(self, source: int, message: Message) -> None:
         """See transport.base.Receiver."""
+        if self.suspended:
+            return
         match message:
             case Part():
                 self._receive_part(source, message)
@@ -201,6 +223,13 @@ class Engine:
             )
             return
         self._departed(rank, sequences)
+
+    def settled(self, source: int, before: Key) -> None:
+        """See transport.base.Receiver."""
+        self.settling.settled(source, before)
+
+    def outrun(self, attempt: int) -> None:
+        """See transport.base.Receiver; the job's matter."""
 
     def lost(self, source: int, reason: str) -> None:
         """See transport.base.Receiver."""
@@ -231,7 +260,6 @@ class Engine:
 
     async def _carry_out(self, execution: Execution) -> None:
         key, began = execution.round.key, self._clock()
-        published = False
         self._workplace.kernels.rounds += 1
         try:
             total = await execution.reduce()
@@ -241,14 +269,15 @@ class Engine:
             # From here on only its last sends are under way: nothing that fails calls them off.
             self._running.pop(key, None)
             self._metrics.bytes_out.inc(execution.extent.size * execution.local.parts)
-            published = True
+            execution.published = True
+            self.settling.end(key)
             await execution.sent()
         except ReductionError as error:
             self.fail_round(key.sequence, error)
         finally:
             self._workplace.kernels.rounds -= 1
             self._running.pop(key, None)
-        if published:
+        if execution.published:
             self._done += 1
             self._metrics.round_done(execution.name, self._clock() - began)
 
@@ -258,7 +287,7 @@ class Engine:
         self, sequence: int, error: ReductionError, *, tell_peers: bool = True
     ) -> None:
         """One collective has failed; the ranks can go on with the next."""
-        dropped = self._rounds.fail(sequence, error)
+        dropped = None if self.suspended else self._rounds.fail(sequence, error)
         if dropped is None or self.group.failure is not None:
             return
         log.warning("generation %s: %s", self.group.picture.generation[:8], error)
@@ -276,9 +305,23 @@ class Engine:
         for rank in self._rounds.begun(sequence) if streaming else self.group.local_ranks:
             self._tell(rank, sequence, error, aggregator_pb2.Failure.SCOPE_ROUND)
 
+    def resume(self, muster: Muster) -> None:
+        """Go on where an earlier attempt has ended; before any rank knows its seat."""
+        high = muster.high
+        self.feedback.resume(muster)
+        self._rounds.resume(muster.low.collective, Key(high.collective + 1, high.chunk))
+        for number, failure in muster.lapses.items():
+            self._rounds.fail(number + 1, from_failure(failure))
+
+    def suspend(self) -> None:
+        """The generation is taken up again: nothing gets a result here any more."""
+        self.suspended = True
+        self._cancel(list(self._running))
+        self._rounds.clear()
+
     def fail(self, error: ReductionError, *, tell_peers: bool = True) -> None:
         """The job has failed; every open and later collective fails alike."""
-        if not self.group.fail(error):
+        if self.suspended or not self.group.fail(error):
             return
         log.error("generation %s is over: %s", self.group.picture.generation[:8], error)
         self._metrics.errors.labels(kind=type(error).__name__).inc()
@@ -306,7 +349,7 @@ class Engine:
     def _broadcast(self, message: Message) -> None:
         if self._transport is not None:
             for peer in self.group.peers:
-                self._spawn(self._transport.send(peer, message))
+                self._tasks.spawn(self._transport.send(peer, message))
 
     # -- time
 
@@ -336,20 +379,6 @@ class Engine:
         # It knows who of the local ranks is missing, where a round knows only that some are.
         return [stall, *(each for each in waiting if not each.missing)]
 
-    # -- tasks
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a fault of this daemon's own", exc_info=error)
-            self.fail(ProtocolError(f"the daemon made a mistake of its own: {error!r}"))
-
     async def drain(self) -> None:
         """All local ranks have left: let what they have brought come to its end.
 
@@ -369,12 +398,8 @@ class Engine:
         """End all rounds; returns when nothing of this engine runs any more."""
         self._metrics.before_scrape.discard(self.count)
         self._lateness.close()
+        self.settling.close()
         self._cancel(list(self._running))
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-        self.feedback.close()
+        await self._tasks.end(CLOSE_SECONDS)
         if self._chain is not None:
             self._chain.close(self._metrics)

@@ -4,13 +4,16 @@ GradwireServerError
 +- SettingsError       the operator's: a flag, a variable or the file
 +- StartError          the machine's: a port or path is taken, memory is short
 +- RefusedError        the caller's: this rank can't have this seat
+|  +- BehindError      it knows of an earlier attempt only
 +- CorruptedError      the network's: bytes changed on the way; the frame comes again
 +- ReductionError      a collective failed; becomes a Failure message
    +- MismatchError    the ranks brought different things
    +- LostError        a rank or a daemon is gone
    +- LateError        somebody did not come in time
    +- WeightError      all ranks brought weight 0 to a mean
+   +- OverError        the job has failed before
    +- ProtocolError    a message broke the rules
+   +- OverError        the job has failed before
    +- StoppingError    this daemon is stopping
 """
 
@@ -35,6 +38,14 @@ class StartError(GradwireServerError):
 
 class RefusedError(GradwireServerError):
     """A rank asked for something it can't have; the job is unharmed."""
+
+
+class BehindError(RefusedError):
+    """The generation is at a later attempt: the rank is to come again with that."""
+
+    def __init__(self, attempt: int) -> None:
+        super().__init__(f"the generation was taken up again: this is attempt {attempt}")
+        self.attempt = attempt
 
 
 class CorruptedError(GradwireServerError):
@@ -81,6 +92,12 @@ class WeightError(ReductionError):
             f"round {sequence}: all {world_size} ranks brought weight 0, so there is nothing to"
             " take a mean of; give one of them a weight above 0"
         )
+
+
+class OverError(ReductionError):
+    """The generation is over here, for the reason that is told."""
+
+    kind = pb.Failure.KIND_LOST
 
 
 class ProtocolError(ReductionError):

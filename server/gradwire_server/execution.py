@@ -57,6 +57,8 @@ class Execution:
         self.extent = extent
         self.local = local
         self.task: asyncio.Task[None] | None = None
+        self.published = False
+        """The local ranks have the result."""
         self._workplace = workplace
         self._transport = transport
         self._nodes = len(workplace.group.picture.nodes)
@@ -116,7 +118,7 @@ class Execution:
         spec, key, group = self.round.spec, self.round.key, self._workplace.group
         if coding.identity and (coding.feedback or coding.stochastic):
             feedback = self._workplace.feedback
-            self._loan = await feedback.lend(coding, spec.elements, key.chunk)
+            self._loan = await feedback.lend(coding, spec.elements, key.chunk, key.sequence)
         count = None if self._loan is None else self._loan.count
         return CodedSum(
             spec,
@@ -137,9 +139,8 @@ class Execution:
         if loan is not None:
             self._workplace.feedback.done(self.round.sequence, loan)
 
-    def release(self) -> None:
-        """The task has ended: nothing here uses any memory any more."""
-        self.local.release()
+    def give_back(self) -> None:
+        """The task has ended: nothing here uses what it was lent."""
         if self._loan is not None:
             self._loan.release()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,12 +24,13 @@ import torch
 from gradwire_proto.residuals import ITEMSIZE, MOST_COUNT
 from gradwire_server.errors import ReductionError
 from gradwire_server.residual_file import ResidualFile
-from gradwire_server.shared_memory import room
+from gradwire_server.shared_memory import keeper, name_of, room
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
+    from gradwire_proto.progress import Muster
     from gradwire_server.metrics import Metrics
     from gradwire_server.round import Coding
 
@@ -58,8 +60,8 @@ class Kept:
 class _Entry:
     """One tensor's residual, and who uses it."""
 
-    def __init__(self, elements: int, file: ResidualFile) -> None:
-        self.elements = elements
+    def __init__(self, file: ResidualFile) -> None:
+        self.elements = file.whole
         self.file = file
         self.used = 0
         self.locks: dict[int, asyncio.Lock] = {}
@@ -84,10 +86,11 @@ class _Entry:
 class Loan:
     """One chunk's residual, for one round."""
 
-    def __init__(self, entry: _Entry, chunk: int, part: slice) -> None:
+    def __init__(self, entry: _Entry, chunk: int, part: slice, number: int) -> None:
         self._entry = entry
         self._chunk = chunk
         file = entry.file
+        file.begin(chunk, number)
         self.count: int = file.counts[chunk]
         """How often the chunk has been reduced before."""
         self.memory: tuple[torch.Tensor | None, torch.Tensor] | None = None
@@ -115,8 +118,19 @@ class Loan:
 class Feedback:
     """All residuals of one generation at one node. Methods are called on the event loop."""
 
-    def __init__(self, folder: Path, chunk_bytes: int, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        chunk_bytes: int,
+        metrics: Metrics | None = None,
+        generation: str = "",
+    ) -> None:
         self._folder = folder
+        self._name = name_of(generation)
+        self._shift = 0
+        """A collective's sequence less its number over all attempts."""
+        self._begun = (-1, 0)
+        """A collective of which an earlier attempt has reduced so many chunks."""
         self._step = chunk_bytes // ITEMSIZE
         self._metrics = metrics
         self._entries: dict[int, _Entry] = {}
@@ -129,12 +143,12 @@ class Feedback:
 
     # -- rounds
 
-    async def lend(self, coding: Coding, elements: int, chunk: int) -> Loan:
+    async def lend(self, coding: Coding, elements: int, chunk: int, sequence: int = 0) -> Loan:
         """A chunk's residual, as soon as no other round has it; see Spec for what is revoked.
 
-        `elements` are the whole tensor's. Without feedback nothing but the count is kept. It
-        must be given back, by `done` or `Loan.release`. Raises ReductionError where there is
-        no memory for it.
+        `elements` are the whole tensor's, `sequence` its collective's. Without feedback nothing
+        but the count is kept. It must be given back, by `done` or `Loan.release`. Raises
+        ReductionError where there is no memory for it.
         """
         size = elements if coding.feedback else 0
         entry = await self._find(coding.identity, elements, size)
@@ -142,18 +156,56 @@ class Feedback:
         if chunk in entry.revocable:
             entry.file.counts[chunk] -= coding.revoked
             entry.revocable.remove(chunk)
-        return Loan(entry, chunk, slice(chunk * self._step, (chunk + 1) * self._step))
+        part = slice(chunk * self._step, (chunk + 1) * self._step)
+        return Loan(entry, chunk, part, sequence - self._shift)
 
     def done(self, sequence: int, loan: Loan) -> None:
         """A round has its result. With the last of its collective all count."""
         loans = self._collectives.setdefault(sequence, [])
         loans.append(loan)
-        if len(loans) == loan.chunks:
+        before = self._begun[1] if sequence == self._begun[0] else 0
+        if len(loans) == loan.chunks - before:
             self._end(sequence, commit=True)
 
     def failed(self, sequence: int) -> None:
         """The collective has failed: nothing of it counts."""
         self._end(sequence, commit=False)
+        for entry in self._entries.values():
+            for chunk in range(len(entry.file.counts)):
+                pending = entry.file.pending(chunk)
+                if pending is not None and pending[0] == sequence - self._shift:
+                    entry.file.revert(chunk)
+                    entry.revocable.discard(chunk)
+
+    def adopt(self) -> None:
+        """Go on with what a daemon before this one had of this generation."""
+        for path in self._folder.glob(f"{self._name}-*"):
+            if path == keeper(self._folder, self._name):
+                continue
+            try:
+                file = ResidualFile.open(path)
+            except (OSError, ValueError, struct.error) as error:
+                log.warning("what was lost before is lost: %s", error)
+                continue
+            self._entries[file.identity] = _Entry(file)
+
+    def resume(self, muster: Muster) -> None:
+        """Of what an earlier attempt has begun, let that count which has a result."""
+        self._shift = 1
+        self._begun = (muster.high.collective + 1, muster.high.chunk)
+        self._collectives.clear()
+        for entry in self._entries.values():
+            entry.locks.clear()
+            entry.revocable.clear()
+            for chunk in range(len(entry.file.counts)):
+                if (pending := entry.file.pending(chunk)) is None:
+                    continue
+                number, base = pending
+                if number in muster.lapses or (number, chunk) >= muster.high:
+                    entry.file.revert(chunk)
+                else:
+                    entry.file.counts[chunk] = base + 1
+                    entry.revocable.add(chunk)
 
     def _end(self, sequence: int, *, commit: bool) -> None:
         for loan in self._collectives.pop(sequence, ()):
@@ -180,7 +232,13 @@ class Feedback:
         try:
             # Reserving a gigabyte takes a quarter of a second.
             file = await asyncio.to_thread(
-                ResidualFile, identity, size, chunks, self._step, self._folder
+                ResidualFile.create,
+                identity,
+                elements,
+                size,
+                self._step,
+                self._folder,
+                self._name,
             )
         except (OSError, ValueError, OverflowError, MemoryError) as error:
             raise ReductionError(
@@ -188,7 +246,7 @@ class Feedback:
                 f" {ResidualFile.size(size, chunks) >> 20} MiB ({error}); free some in"
                 f" {self._folder}, or switch it off with feedback=off"
             ) from error
-        made = self._entries[identity] = _Entry(elements, file)
+        made = self._entries[identity] = _Entry(file)
         return made
 
     def chunks(self, elements: int) -> int:

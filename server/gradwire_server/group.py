@@ -111,6 +111,15 @@ class Group:
             if rank not in self._members and rank not in self._departed
         ]
 
+    @property
+    def deserted(self) -> list[int]:
+        """Other nodes all of whose ranks have left."""
+        return [
+            peer
+            for peer in self.peers
+            if all(rank in self._departed for rank in self.picture.nodes[peer].ranks)
+        ]
+
     def admit(self, member: Member, picture: Picture, node: int) -> None:
         """Seat a rank. Raises RefusedError, and changes nothing, where it can't be seated."""
         if picture != self.picture or node != self.node:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import logging
 from typing import TYPE_CHECKING
 
+from gradwire_proto.progress import Muster, muster
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_server.chain import Chain
 from gradwire_server.engine import Engine
-from gradwire_server.errors import LostError, ProtocolError, ReductionError, RefusedError
-from gradwire_server.group import Group, Member, Picture
+from gradwire_server.errors import (
+    BehindError,
+    LostError,
+    ProtocolError,
+    ReductionError,
+    RefusedError,
+)
+from gradwire_server.feedback import Feedback
 from gradwire_server.office import Office, Tray
 from gradwire_server.seat import Carrier, Seat
+from gradwire_server.settlement import FIRST
+from gradwire_server.shared_memory import Keeper
 from gradwire_server.transport.base import Left, Message
 from gradwire_server.transport.grpc import GrpcTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gradwire_proto.nonfinite import Finding
+    from gradwire_server.group import Group, Member, Picture
     from gradwire_server.kernels import Kernels
     from gradwire_server.metrics import Metrics
     from gradwire_server.round import Key
@@ -34,11 +40,13 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
 """A rank that has joined opens its stream within this time, or is lost."""
 
-COLLECT_SECONDS = 0.3
-
 
 class Job:
-    """Admits ranks, hands their chunks to the engine, and ends when the last one is gone."""
+    """One attempt of a generation.
+
+    Admits ranks, hands their chunks to the engine, and ends when the last one is gone, or when
+    the generation is taken up again because some node's daemon was lost.
+    """
 
     def __init__(  # noqa: PLR0913 - what a job is made of; daemon puts it together
         self,
@@ -48,15 +56,29 @@ class Job:
         kernels: Kernels,
         metrics: Metrics,
         precedence: Precedence,
+        attempt: int = 0,
+        feedback: Feedback | None = None,
     ) -> None:
         self.group = group
         self.terms = terms
         self.arena = arena
+        self.attempt = attempt
+        self.latest = attempt
+        """The attempt that the generation is at, as far as is known here."""
+        self.feedback = feedback or _feedback(group, terms, metrics, attempt)
+        self.muster: Muster | None = None
+        """How far all ranks are; in attempts after the first, once all nodes are linked."""
+        resumes = arena is not None and terms.resume_seconds > 0
+        self.keeper = Keeper(terms.folder, group.picture.generation) if resumes else None
+        self._progress: dict[int, pb.Progress] = {}
+        self._outrun = asyncio.Event()
         self._chain = (
             None if arena is None else Chain(arena, group.local_ranks, alone=not group.peers)
         )
         standing = precedence.standing(urgent=terms.urgent)
-        self.engine = Engine(group, terms, self, self._chain, kernels, metrics, standing)
+        self.engine = Engine(
+            group, terms, self, self._chain, kernels, metrics, standing, self.feedback
+        )
         self._office = Office(group, terms.chunk_bytes)
         self.transport = GrpcTransport(
             group,
@@ -65,6 +87,9 @@ class Job:
             metrics,
             terms.connections,
             standing,
+            attempt,
+            terms.resume_seconds,
+            terms.timeout_seconds,
         )
         self.engine.connect(self.transport)
         self._office.connect(self.transport)
@@ -83,14 +108,74 @@ class Job:
 
     # -- seats
 
-    def admit(self, member: Member, picture: Picture, node: int) -> Seat:
+    def admit(
+        self, member: Member, picture: Picture, node: int, progress: pb.Progress | None = None
+    ) -> Seat:
         """Seat a rank. Raises RefusedError, and changes nothing, where it can't be seated."""
         if self.group.failure is not None:
             raise RefusedError(f"generation {picture.generation} is over: {self.group.failure}")
         self.group.admit(member, picture, node)
         seat = self._seats[member.rank] = Seat(member)
         self._metrics.ranks_joined.inc()
+        if self.attempt and progress is not None:
+            self._progress[member.rank] = progress
+            if not self.group.absent:
+                self.transport.progress = list(self._progress.values())
+                self.transport.ready.set()
         return seat
+
+    async def formed(self, seconds: float) -> None:
+        """Return once all nodes are linked.
+
+        Raises LostError with what is in the way after so long, BehindError where this attempt
+        is over before that.
+        """
+        linked = asyncio.create_task(self.transport.linked(seconds))
+        outrun = asyncio.create_task(self._outrun.wait())
+        try:
+            await asyncio.wait({linked, outrun}, return_when=asyncio.FIRST_COMPLETED)
+            if self.latest > self.attempt:
+                raise BehindError(self.latest)
+            linked.result()
+        finally:
+            linked.cancel()
+            outrun.cancel()
+            await asyncio.gather(linked, outrun, return_exceptions=True)
+        if self.attempt and self.muster is None:
+            others = [each for some in self.transport.standing.values() for each in some]
+            self.muster = muster([*self._progress.values(), *others])
+            self.engine.resume(self.muster)
+
+    @property
+    def progress(self) -> list[pb.Progress]:
+        """Of all ranks, in attempts after the first, once it has formed."""
+        others = [each for some in self.transport.standing.values() for each in some]
+        return [*self._progress.values(), *others]
+
+    def outrun(self, attempt: int) -> None:
+        """See transport.base.Receiver: the generation is taken up again.
+
+        This attempt is over: its ranks are told to come again, and get no results any more.
+        """
+        if attempt <= self.latest or self.group.failure is not None:
+            return
+        first, self.latest = self.latest == self.attempt, attempt
+        if not first:
+            return
+        generation = self.group.picture.generation[:8]
+        log.warning("generation %s is taken up again: attempt %d", generation, attempt)
+        self.engine.suspend()
+        self.transport.abandon()
+        self._outrun.set()
+        for seat in self._seats.values():
+            seat.call_back(attempt)
+        patience = self.terms.resume_seconds + LEASE_SECONDS
+        asyncio.get_running_loop().call_later(patience, self.ended.set)
+
+    @property
+    def is_outrun(self) -> bool:
+        """The generation is at a later attempt."""
+        return self.latest > self.attempt
 
     def expect(self, rank: int) -> None:
         """All nodes are linked: now the rank opens its stream in time, or is lost."""
@@ -101,8 +186,16 @@ class Job:
     def open(self, rank: int, carrier: Carrier) -> None:
         """A rank has opened its stream. Raises ProtocolError where it had before."""
         self._seats[rank].open(carrier)
+        if carrier.inline and self.terms.resume_seconds:
+            # It says itself what it has.
+            self.engine.settling.hold(rank, FIRST)
         if carrier.inline and self._chain is not None:
             self._chain.streams(rank)
+
+    def withdraw(self, rank: int) -> None:
+        """The rank has no seat in this attempt any more."""
+        if rank in self._seats:
+            self._vacate(rank)
 
     def leave(self, rank: int) -> None:
         """A rank gives its seat back."""
@@ -118,6 +211,8 @@ class Job:
             return
         member = self._seats[rank].member
         self._vacate(rank)
+        if self.is_outrun:
+            return
         self.engine.fail(LostError(f"{member} is lost: {reason}"))
         self._end_if_empty()
 
@@ -137,7 +232,7 @@ class Job:
         self._metrics.ranks_joined.dec()
 
     def _end_if_empty(self) -> None:
-        if self._seats:
+        if self._seats or self.is_outrun:
             return
         if self.group.absent and self.group.failure is None:
             # Who left so early may have been faster than the others came.
@@ -175,6 +270,10 @@ class Job:
         """See transport.base.Receiver."""
         self.engine.lost(source, reason)
 
+    def settled(self, source: int, before: Key) -> None:
+        """See transport.base.Receiver."""
+        self.engine.settled(source, before)
+
     # -- engine.Ranks
 
     def result(
@@ -205,83 +304,15 @@ class Job:
         await self.transport.close()
         if self.arena is not None:
             self.arena.close()
+        if self.keeper is not None:
+            self.keeper.close(unlink=not self.is_outrun)
         self._metrics.jobs.dec()
 
 
-class Jobs:
-    """All jobs of this daemon, by generation."""
-
-    def __init__(self, make: Callable[[Group, pb.JoinRequest], Job]) -> None:
-        self._make = make
-        self._jobs: dict[str, Job] = {}
-        self._ends: set[asyncio.Task[None]] = set()
-        self._news = asyncio.Condition()
-        self.served = 0
-        self._stopping: ReductionError | None = None
-
-    @property
-    def all(self) -> list[Job]:
-        """Jobs that have not ended."""
-        return list(self._jobs.values())
-
-    async def enter(self, picture: Picture, request: pb.JoinRequest) -> Job:
-        """The job of this generation, made by the first rank that comes."""
-        if self._stopping is not None:
-            raise self._stopping
-        job = self._jobs.get(picture.generation)
-        if job is None:
-            group = Group(picture, request.node)
-            group.check_local(request.rank)
-            job = self._make(group, request)
-            self._jobs[picture.generation] = job
-            self.served += 1
-            self._ends.add(end := asyncio.create_task(self._end(job)))
-            end.add_done_callback(self._ends.discard)
-            async with self._news:
-                self._news.notify_all()
-        return job
-
-    async def await_generation(self, generation: str) -> Job:
-        """The job of this generation, as soon as its first local rank has come."""
-        async with self._news:
-            await self._news.wait_for(lambda: generation in self._jobs)
-        return self._jobs[generation]
-
-    async def idle(self, patience_seconds: float) -> None:
-        """Return when the last job has ended, or none has come for so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_seconds), self._news:
-                await self._news.wait_for(lambda: self.served > 0)
-        async with self._news:
-            await self._news.wait_for(lambda: not self._jobs)
-
-    def find_seat(self, token: str) -> tuple[Job, int]:
-        """Whose seat this is. Raises RefusedError where it is nobody's."""
-        for job in self._jobs.values():
-            if (rank := job.seat_of(token)) is not None:
-                return job, rank
-        if self._stopping is not None:
-            raise self._stopping
-        raise RefusedError("this seat is not known here: join first")
-
-    async def close(self, error: ReductionError) -> None:
-        """End all jobs; who comes now hears the error."""
-        self._stopping = error
-        for job in self.all:
-            job.engine.fail(error)
-        for end in self._ends:
-            end.cancel()
-        await asyncio.gather(*(job.close() for job in self.all))
-
-    async def _end(self, job: Job) -> None:
-        generation = job.group.picture.generation
-        await job.ended.wait()
-        await job.engine.drain()
-        await job.close()
-        del self._jobs[generation]
-        # A job is a web of callbacks: its arena and its connections would stay until Python
-        # looks. Its peers' streams and its ranks' lines, which point to it, end within moments.
-        asyncio.get_running_loop().call_later(COLLECT_SECONDS, gc.collect)
-        async with self._news:
-            self._news.notify_all()
-        log.info("generation %s has ended", generation[:8])
+def _feedback(group: Group, terms: Terms, metrics: Metrics, attempt: int) -> Feedback:
+    """What was lost on lossy wires: nothing yet, or what a daemon before this one has left."""
+    generation = group.picture.generation
+    feedback = Feedback(terms.folder, terms.chunk_bytes, metrics, generation)
+    if attempt:
+        feedback.adopt()
+    return feedback

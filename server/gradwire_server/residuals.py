@@ -16,7 +16,7 @@ from gradwire_server.feedback import Kept
 
 if TYPE_CHECKING:
     from gradwire_server.feedback import Feedback
-    from gradwire_server.job import Jobs
+    from gradwire_server.jobs import Jobs
 
     Context = grpc.aio.ServicerContext[Any, Any]
 

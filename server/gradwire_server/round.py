@@ -301,6 +301,13 @@ class Rounds(Generic[P]):
         self._failed: OrderedDict[int, ReductionError] = OrderedDict()
         self._last: dict[int, Key] = {rank: Key(-1, 0) for rank in self._ranks}
         self._incomplete: set[int] = set()
+        self._leap: tuple[int, Key] | None = None
+        """After this collective comes this chunk."""
+
+    def resume(self, replay: int, after: Key) -> None:
+        """The first collective is this one; the next chunk after it is that one."""
+        self._last = dict.fromkeys(self._ranks, Key(replay - 1, 0))
+        self._leap = replay, after
 
     @property
     def open(self) -> list[Round[P]]:
@@ -321,7 +328,12 @@ class Rounds(Generic[P]):
         Raises ProtocolError unless it is the rank's next one.
         """
         last = self._last[rank]
-        successors = (Key(last.sequence, last.chunk + 1), Key(last.sequence + 1, 0))
+        successors = [Key(last.sequence, last.chunk + 1), Key(last.sequence + 1, 0)]
+        if self._leap is not None and self._leap[0] == last.sequence:
+            successors.append(self._leap[1])
+        while successors[-1].sequence in self._failed:
+            # Known to have failed before the rank came to it, which then passes it over.
+            successors.append(Key(successors[-1].sequence + 1, 0))
         if key not in successors:
             raise ProtocolError(
                 f"rank {rank} expected to bring chunk {last.chunk + 1} of round {last.sequence}"

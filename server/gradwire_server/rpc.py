@@ -18,6 +18,7 @@ from gradwire_proto import PROTOCOL, wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
 from gradwire_server.errors import (
+    BehindError,
     GradwireServerError,
     LostError,
     ProtocolError,
@@ -26,12 +27,14 @@ from gradwire_server.errors import (
     StartError,
 )
 from gradwire_server.group import Member, Node, Picture
+from gradwire_server.round import Key
 from gradwire_server.seat import read_request
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
 
-    from gradwire_server.job import Job, Jobs
+    from gradwire_server.job import Job
+    from gradwire_server.jobs import Jobs
     from gradwire_server.office import Tray
     from gradwire_server.residuals import Residuals
     from gradwire_server.workers import Report
@@ -40,6 +43,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CONNECT_SECONDS = 30.0
 FIRST_MESSAGE_SECONDS = 10.0
+STABLE_SECONDS = 1.0
+"""How long the end of a rank waits for the other nodes to have what it has."""
 
 _STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
@@ -165,14 +170,21 @@ class Aggregator:
                 f" {PROTOCOL}, rank {request.rank} speaks {request.protocol}; install the same"
                 " release on both"
             )
-        picture = _picture(request)
+        try:
+            return await self._seat(request, _picture(request))
+        except BehindError as error:
+            return pb.JoinResponse(attempt=error.attempt)
+
+    async def _seat(self, request: pb.JoinRequest, picture: Picture) -> pb.JoinResponse:
         job = await self._jobs.enter(picture, request)
         member = Member(request.rank, request.host, request.pid)
-        seat = job.admit(member, picture, request.node)
+        request.progress.rank = request.rank
+        seat = job.admit(member, picture, request.node, request.progress)
         try:
-            await job.transport.linked(
-                _seconds(request.connect_timeout, DEFAULT_CONNECT_SECONDS)
-            )
+            await job.formed(_seconds(request.connect_timeout, DEFAULT_CONNECT_SECONDS))
+        except BehindError:
+            job.withdraw(request.rank)
+            raise
         except BaseException as error:
             gone = isinstance(error, asyncio.CancelledError)
             job.lose(request.rank, "its process ended while it joined" if gone else str(error))
@@ -182,7 +194,10 @@ class Aggregator:
 
     def _seated(self, request: pb.JoinRequest, job: Job, token: str) -> pb.JoinResponse:
         response = pb.JoinResponse(
-            seat=token, chunk_bytes=job.terms.chunk_bytes, slots=job.terms.slots
+            seat=token,
+            chunk_bytes=job.terms.chunk_bytes,
+            slots=job.terms.slots,
+            progress=job.progress,
         )
         if request.shared_memory and job.arena is not None:
             response.arena.path = str(job.arena.path)
@@ -190,6 +205,8 @@ class Aggregator:
             response.arena.ranks = job.arena.layout.ranks
             response.arena.local_rank = job.arena.local_rank(request.rank)
             response.arena.doorbell = self._identity.doorbell
+            if job.keeper is not None:
+                response.arena.keeper = str(job.keeper.path)
         return response
 
     async def reduce(self, _: object, context: Context) -> None:
@@ -204,7 +221,12 @@ class Aggregator:
             job = found
             while (data := await context.read()) is not grpc.aio.EOF:
                 request, payload = wire.split(data, pb.ReduceRequest)
-                job.engine.contribute(rank, *read_request(request, payload))
+                if request.HasField("spec"):
+                    job.engine.contribute(rank, *read_request(request, payload))
+                else:
+                    job.engine.settling.hold(
+                        rank, Key(request.settled_sequence, request.settled_chunk)
+                    )
         except (DecodeError, ValueError) as error:
             raise ProtocolError(f"this is no ReduceRequest: {error}") from None
         finally:
@@ -237,6 +259,8 @@ class Aggregator:
             job, rank = self._jobs.find_seat(request.seat)
         except RefusedError:
             return pb.LeaveResponse()
+        # Nobody else may have the results that this node has.
+        await job.engine.settling.stable(STABLE_SECONDS)
         job.leave(rank)
         return pb.LeaveResponse()
 
@@ -267,7 +291,7 @@ class Peer:
         try:
             hello = peer_pb2.Frame.FromString(await _read(context)).hello
             async with asyncio.timeout(DEFAULT_CONNECT_SECONDS):
-                job = await self._jobs.await_generation(hello.generation)
+                job = await self._jobs.await_attempt(hello.generation, hello.attempt)
         except TimeoutError:
             raise LostError("none of this node's ranks has joined yet") from None
         except DecodeError as error:

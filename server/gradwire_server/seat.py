@@ -82,7 +82,13 @@ class Seat:
 
     def failed(self, sequence: int, failure: pb.Failure) -> None:
         """Tell the rank that its collective, or its job, has failed."""
-        response = pb.ReduceResponse(sequence=sequence, failure=failure)
+        self._say(pb.ReduceResponse(sequence=sequence, failure=failure))
+
+    def call_back(self, attempt: int) -> None:
+        """Have the rank join once more, with this attempt."""
+        self._say(pb.ReduceResponse(sequence=0, rejoin=attempt))
+
+    def _say(self, response: pb.ReduceResponse) -> None:
         if self._carrier is None:
             self._unsaid.append(response)
         else:

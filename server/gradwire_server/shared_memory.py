@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import mmap
 import os
 import secrets
@@ -150,7 +151,45 @@ def _is_silent(path: Path) -> bool:
     return False
 
 
+def name_of(generation: str) -> str:
+    """How the names of a generation's files begin."""
+    return PREFIX + hashlib.blake2b(generation.encode(), digest_size=8).hexdigest()
+
+
+def keeper(folder: Path, name: str) -> Path:
+    """The file on which the ranks of a generation, so named, hold a lock."""
+    return folder / f"{name}-keep"
+
+
+class Keeper:
+    """A generation's keeper, made and held by its daemon as well."""
+
+    def __init__(self, folder: Path, generation: str) -> None:
+        """Raises OSError where it can't be made."""
+        self.path = keeper(folder, name_of(generation))
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o660)
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+
+    def close(self, *, unlink: bool) -> None:
+        """Let go of it; with `unlink`, for all."""
+        os.close(self._file)
+        if unlink:
+            self.path.unlink(missing_ok=True)
+
+
 def _is_orphan(path: Path) -> bool:
+    stem = path.name.removeprefix(PREFIX).split("-")
+    if len(stem) > 1:
+        kept = keeper(path.parent, PREFIX + stem[0])
+        return _is_unlocked(path) and (kept == path or not _is_held(kept))
+    return _is_unlocked(path)
+
+
+def _is_held(path: Path) -> bool:
+    return path.exists() and not _is_unlocked(path)
+
+
+def _is_unlocked(path: Path) -> bool:
     try:
         file = os.open(path, os.O_RDWR)
     except OSError:

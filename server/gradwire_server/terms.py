@@ -30,6 +30,8 @@ class Terms:
     """Where shared memory is made."""
     urgent: bool = False
     """Goes before other generations on the way to the same nodes."""
+    resume_seconds: float = 0.0
+    """How long a lost link or daemon is waited for; 0: not at all."""
 
     def geometry(self, picture: Picture) -> int:
         """Digests all that says which node adds up which elements: what one has lost is of no

@@ -82,6 +82,10 @@ class DelayedTransport:
                 await asyncio.sleep(0)
             await self._inner.send(target, message)
 
+    def settle(self, before: Key) -> None:
+        """See transport.base.Transport."""
+        self._inner.settle(before)
+
     async def close(self) -> None:
         """See transport.base.Transport."""
         await self._inner.close()

@@ -142,18 +142,20 @@ class JoinResponse(_message.Message):
     def __init__(self, seat: _Optional[str] = ..., chunk_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., arena: _Optional[_Union[Arena, _Mapping[str, object]]] = ..., attempt: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Arena(_message.Message):
-    __slots__ = ("path", "nonce", "ranks", "local_rank", "doorbell")
+    __slots__ = ("path", "nonce", "ranks", "local_rank", "doorbell", "keeper")
     PATH_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     DOORBELL_FIELD_NUMBER: _ClassVar[int]
+    KEEPER_FIELD_NUMBER: _ClassVar[int]
     path: str
     nonce: bytes
     ranks: int
     local_rank: int
     doorbell: str
-    def __init__(self, path: _Optional[str] = ..., nonce: _Optional[bytes] = ..., ranks: _Optional[int] = ..., local_rank: _Optional[int] = ..., doorbell: _Optional[str] = ...) -> None: ...
+    keeper: str
+    def __init__(self, path: _Optional[str] = ..., nonce: _Optional[bytes] = ..., ranks: _Optional[int] = ..., local_rank: _Optional[int] = ..., doorbell: _Optional[str] = ..., keeper: _Optional[str] = ...) -> None: ...
 
 class Ring(_message.Message):
     __slots__ = ("seat", "ready", "beyond", "disagreement", "weightless")
@@ -180,22 +182,24 @@ class Disagreement(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., mine: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., theirs: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ...) -> None: ...
 
 class ReduceRequest(_message.Message):
-    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "held", "payload")
+    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "settled_sequence", "settled_chunk", "payload")
     SEAT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
-    HELD_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_CHUNK_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     seat: str
     sequence: int
     chunk: int
     spec: _tensor_pb2.Spec
     weight: float
-    held: int
+    settled_sequence: int
+    settled_chunk: int
     payload: bytes
-    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., held: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., settled_sequence: _Optional[int] = ..., settled_chunk: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ReduceResponse(_message.Message):
     __slots__ = ("sequence", "chunk", "failure", "nonfinite", "rejoin", "payload")

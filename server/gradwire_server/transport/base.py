@@ -99,10 +99,10 @@ class Transport(Protocol):
         """
         ...
 
-    def settle(self, before: Key, *, pressing: bool) -> None:
+    def settle(self, before: Key) -> None:
         """Let all nodes know that this one has the results of all rounds before this one.
 
-        With the next shares, or soon; at once if pressing.
+        With the next shares, or soon; called once a round, nearly.
         """
         ...
 
