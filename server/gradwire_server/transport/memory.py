@@ -64,7 +64,7 @@ class MemoryTransport:
         async with self._turns.setdefault(target, asyncio.Lock()):
             await self._network.deliver(self._node, target, message)
 
-    def settle(self, before: Key, *, pressing: bool) -> None:  # noqa: ARG002 - soon is now
+    def settle(self, before: Key, *, pressing: bool) -> None:
         """See Transport."""
         asyncio.get_running_loop().call_soon(self._network.settled, self._node, before)
 
