@@ -72,6 +72,7 @@ class Job:
         self.keeper = Keeper(terms.folder, group.picture.generation) if resumes else None
         self._progress: dict[int, pb.Progress] = {}
         self._outrun = asyncio.Event()
+        self._abandoning: asyncio.Task[None] | None = None
         self._chain = (
             None if arena is None else Chain(arena, group.local_ranks, alone=not group.peers)
         )
@@ -87,9 +88,10 @@ class Job:
             metrics,
             terms.connections,
             standing,
-            attempt,
-            terms.resume_seconds,
-            terms.timeout_seconds,
+            attempt=attempt,
+            resume_seconds=terms.resume_seconds,
+            timeout_seconds=terms.timeout_seconds,
+            most_untold=max(1, terms.slots // 2 - 1),
         )
         self.engine.connect(self.transport)
         self._office.connect(self.transport)
@@ -165,7 +167,7 @@ class Job:
         generation = self.group.picture.generation[:8]
         log.warning("generation %s is taken up again: attempt %d", generation, attempt)
         self.engine.suspend()
-        self.transport.abandon()
+        self._abandoning = asyncio.create_task(self.transport.abandon())
         self._outrun.set()
         for seat in self._seats.values():
             seat.call_back(attempt)
@@ -301,7 +303,10 @@ class Job:
         self._watch.cancel()
         await asyncio.gather(self._watch, return_exceptions=True)
         await self.engine.close()
-        await self.transport.close()
+        if self._abandoning is None:
+            await self.transport.close()
+        else:
+            await self._abandoning
         if self.arena is not None:
             self.arena.close()
         if self.keeper is not None:

@@ -410,5 +410,13 @@ def _job_status(job: Job) -> pb.JobStatus:
         )
     for peer, link in job.transport.status().items():
         address = group.picture.nodes[peer].address
-        status.links.add(node=peer, address=address, **link._asdict())
+        said = status.links.add(
+            node=peer,
+            address=address,
+            connected=link.connected,
+            bytes_sent=link.bytes_sent,
+            bytes_received=link.bytes_received,
+            connections=link.connections,
+        )
+        said.silent.FromMilliseconds(int(1000 * link.silent_seconds))
     return status

@@ -14,13 +14,15 @@ from gradwire_proto.v1 import peer_pb2
 from gradwire_server.errors import ProtocolError
 from gradwire_server.group import Group, Node, Picture
 from gradwire_server.metrics import Metrics
-from gradwire_server.transport.grpc import METHOD, OPTIONS, GrpcTransport
+from gradwire_server.transport.dialling import METHOD, OPTIONS
+from gradwire_server.transport.grpc import GrpcTransport
 from gradwire_server.transport.memory import MemoryNetwork
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
     from gradwire_proto.v1 import aggregator_pb2
+    from gradwire_server.round import Key
     from gradwire_server.transport.base import Message, Transport
     from gradwire_server.transport.lane import Read, Write
 
@@ -40,6 +42,8 @@ class Inbox:
         self.messages: list[tuple[int, Message]] = []
         self.notes: list[tuple[int, aggregator_pb2.Note, bytes]] = []
         self.losses: list[tuple[int, str]] = []
+        self.settlements: list[tuple[int, Key]] = []
+        self.attempts: list[int] = []
         self._news = asyncio.Event()
 
     def receive(self, source: int, message: Message) -> None:
@@ -55,6 +59,16 @@ class Inbox:
     def lost(self, source: int, reason: str) -> None:
         """See transport.base.Receiver."""
         self.losses.append((source, reason))
+        self._news.set()
+
+    def settled(self, source: int, before: Key) -> None:
+        """See transport.base.Receiver."""
+        self.settlements.append((source, before))
+        self._news.set()
+
+    def outrun(self, attempt: int) -> None:
+        """See transport.base.Receiver."""
+        self.attempts.append(attempt)
         self._news.set()
 
     async def until(self, there: Callable[[], bool]) -> None:
@@ -157,9 +171,10 @@ class GrpcLinks:
     def _acceptor(self, node: int) -> Callable[[Any, Context], Coroutine[Any, Any, None]]:
         async def exchange(_: object, context: Context) -> None:
             hello = peer_pb2.Frame.FromString(await context.read()).hello
-            read, write = self._damaged(
-                hello.node, node, self._held_up(context.read), self._held_up(context.write)
-            )
+            read: Read = self._held_up(context.read)
+            write: Write = self._held_up(context.write)
+            if not hello.pulse:
+                read, write = self._damaged(hello.node, node, read, write)
             try:
                 await self.grpc[node].accept(hello, read, write)
             except ProtocolError as error:

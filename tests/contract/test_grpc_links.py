@@ -27,7 +27,8 @@ from gradwire_server.testing_links import (
 )
 from gradwire_server.transport.base import Left, Part
 from gradwire_server.transport.grpc import GrpcTransport
-from gradwire_server.transport.link import MOST_PINGS, Status
+from gradwire_server.transport.hearing import MOST_PINGS
+from gradwire_server.transport.link import Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -87,6 +88,14 @@ SHARE = frame(
 def sealed(data: bytes) -> bytes:
     """Whatever it is, with the checksum that it ought to have."""
     return bytes([14 << 3 | 5]) + crc32c(data).to_bytes(4, "little") + data
+
+
+async def told(call: Call, heard: int) -> None:
+    """It says how far it has heard, and ends the stream."""
+    last = await call.read()
+    assert isinstance(last, bytes)
+    assert peer_pb2.Frame.FromString(last).heard == heard
+    assert await call.read() is grpc.aio.EOF
 
 
 async def refusal(call: Call) -> str:
@@ -302,12 +311,12 @@ def test_a_goodbye_on_one_lane_does_not_end_what_comes_on_another() -> None:
             await further.read()
             await further.write(frame(b"x" * 8, piece={"number": 1, "offset": 64}))
             await call.write(frame(goodbye={}))
-            assert await call.read() is grpc.aio.EOF
+            await told(call, 1)
             spec = Spec(pb.OP_SUM, pb.DTYPE_INT8, 72, 0).write()
             share = peer_pb2.Share(spec=spec, number=1, size=72)
             await further.write(frame(b"y" * 64, 2, share=share))
             await further.write(frame(index=3, goodbye={}))
-            assert await further.read() is grpc.aio.EOF
+            await told(further, 3)
             inbox = links.inboxes[1]
             ((_, message),) = inbox.messages
             assert isinstance(message, Part)

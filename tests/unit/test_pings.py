@@ -6,7 +6,7 @@ import pytest
 
 from gradwire import _channel
 from gradwire_server import daemon
-from gradwire_server.transport import grpc as transport
+from gradwire_server.transport import dialling as transport
 
 
 @pytest.mark.case("R12")

@@ -20,6 +20,8 @@ class Opening:
     after: int
     size: int
     part: Part
+    settled: tuple[int, int] = (0, 0)
+    """What the sender says of itself beside: sequence and chunk."""
 
 
 @dataclass(frozen=True, slots=True)

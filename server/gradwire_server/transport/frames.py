@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gradwire_proto.v1 import aggregator_pb2
+    from gradwire_server.transport.settled import Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,14 @@ class Goodbye:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """The speaker has the results of all rounds before this one."""
+
+    sequence: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
 class Posted:
     """A rank says something of a letter to another node's rank."""
 
@@ -45,7 +54,7 @@ class Posted:
 Short: TypeAlias = Abort | Left | Skip | Ping | Pong | Goodbye
 """What has no payload."""
 
-Heard: TypeAlias = Opening | Piece | Posted | Short
+Heard: TypeAlias = Opening | Piece | Posted | Settled | Short
 
 
 def short(message: Short) -> pb.Frame:
@@ -98,9 +107,11 @@ def posted(note: aggregator_pb2.Note) -> pb.Frame:
     return pb.Frame(note=note)
 
 
-def tally(said: Tally) -> bytes:
+def tally(said: Tally, settlement: Settlement) -> bytes:
     """The frame of a tally, whole."""
     frame = pb.Frame(index=said.index, heard=said.heard, tally=pb.Tally(again=said.again))
+    if settlement.any:
+        settlement.stamp(frame.tally)
     return wire.seal(frame, memoryview(b""))
 
 
@@ -119,6 +130,14 @@ def unseal(data: bytes) -> tuple[pb.Frame, memoryview]:
 def read_tally(frame: pb.Frame) -> Tally:
     """What a tally says."""
     return Tally(frame.index, frame.heard, frame.tally.again)
+
+
+def settled(frame: pb.Frame) -> Settled | None:
+    """What a tally says beside, if anything."""
+    said = frame.tally
+    if not said.settled_sequence and not said.settled_chunk:
+        return None
+    return Settled(said.settled_sequence, said.settled_chunk)
 
 
 def read(kind: str | None, frame: pb.Frame, payload: memoryview) -> Heard:
@@ -151,7 +170,8 @@ def _opening(frame: pb.Frame, payload: memoryview) -> Opening:
         (payload,),
         nonfinite.read(share.nonfinite) if share.HasField("nonfinite") else None,
     )
-    return Opening(share.number, share.after, share.size, part)
+    settled = (share.settled_sequence, share.settled_chunk)
+    return Opening(share.number, share.after, share.size, part, settled)
 
 
 def _abort(frame: pb.Frame) -> Abort:

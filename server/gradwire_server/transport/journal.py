@@ -9,6 +9,9 @@ Tallies are not counted, and may be damaged, too. So every damaged frame, whatev
 answered by a tally that asks, and every tally that asks by a tally. Then for every tally that
 was damaged a later one arrives, unless too much is damaged; each says all there is to say, and
 shows whether anything before it is missing. What does not ask is not answered, so this ends.
+
+Where the stream under it breaks and another takes its place, each side says how far it has
+heard, and writes what comes after that once more. What was on the old stream never comes.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class Journal:
     """One side of one lane.
 
     The owner writes what `repeat` gives first, then new frames, each stamped and then kept;
-    and a tally wherever one is due.
+    and a tally wherever one is due. It says `heard_index` on a new stream before all else, and
+    does `resume` with what the other side says there.
     """
 
     def __init__(self) -> None:
@@ -88,6 +92,22 @@ class Journal:
         """Something is to be written again."""
         return self._cursor < self._next
 
+    @property
+    def all_heard(self) -> bool:
+        """The other side has heard all that was sent."""
+        return not self._kept
+
+    def resume(self, heard: int) -> None:
+        """Another stream took the old one's place, and there the other side has heard so much.
+
+        Raises ProtocolError where it can't have. That it is less than it said before is no
+        fault: it may have heard more from the old stream since it wrote that.
+        """
+        self._forget(heard)
+        self._cursor = self._first
+        self._missing = self._asking = self.due = False
+        self._damaged = 0
+
     def stamp(self) -> tuple[int, int]:
         """The next new frame's index, and what it says was heard."""
         self._untold_bytes = 0
@@ -114,6 +134,11 @@ class Journal:
         return said
 
     # -- in
+
+    @property
+    def heard_index(self) -> int:
+        """Of the last frame that was heard."""
+        return self._expected - 1
 
     @property
     def untold(self) -> bool:

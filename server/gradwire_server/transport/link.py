@@ -5,34 +5,40 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 
-from gradwire_proto.dtypes import WIDEST_BYTES
 from gradwire_server.errors import CorruptedError, ProtocolError
 from gradwire_server.transport import frames
-from gradwire_server.transport.assembly import Assembler, Opening, Piece, Skip
-from gradwire_server.transport.base import Abort, Left, Part
-from gradwire_server.transport.frames import Goodbye, Ping, Pong, Posted
-from gradwire_server.transport.lane import BROKEN, Lane, Sending
+from gradwire_server.transport.assembly import Skip
+from gradwire_server.transport.base import Part
+from gradwire_server.transport.frames import Goodbye, Ping, Pong
+from gradwire_server.transport.guard import Guard
+from gradwire_server.transport.hearing import Hearing
+from gradwire_server.transport.lane import BROKEN, Lane, Sending, words
+from gradwire_server.transport.pulse import Pulse
+from gradwire_server.transport.settled import Settlement
 from gradwire_server.transport.stripes import BULK_BYTES, Order, Spread, cut
-from gradwire_server.transport.watch import Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from gradwire_proto.v1 import aggregator_pb2
-    from gradwire_server.metrics import Traffic
+    from gradwire_server.round import Key
     from gradwire_server.transport.base import Message, PostReceiver
     from gradwire_server.transport.lane import Read, Write
     from gradwire_server.transport.precedence import Standing
+    from gradwire_server.transport.vigil import Limits
+    from gradwire_server.transport.watch import Watch
 
 PINGS = 8
 """The least of so many round trips is taken for the way's."""
 
-MOST_PINGS = 64
-"""A peer that asks more often would only fill the memory with answers."""
-
 KEY_BYTES = 16
+
+SETTLE_SECONDS = 0.02
+"""What is settled is told after this time, if no share went that could tell it."""
 
 _NO_GOODBYE = "its process or its connection ended without a goodbye"
 
@@ -44,58 +50,136 @@ class Status(NamedTuple):
     bytes_sent: int = 0
     bytes_received: int = 0
     connections: int = 0
+    silent_seconds: float = 0.0
+
+
+class Ending(NamedTuple):
+    """How a stream ended."""
+
+    reason: str = ""
+    """Nothing: with a goodbye."""
+    fault: bool = False
+    """Of the other side, or of what carries the bytes: another stream would not help."""
+    clean: bool = False
 
 
 class Link:
     """Lane 0 carries notes and what is short; shares go where least is queued.
 
-    Lives from the first frame of lane 0 on. Where any lane ends without a goodbye, all end.
+    A lane whose stream ends without a goodbye waits for another, if the job's limits allow;
+    else all lanes end with it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a link is made of; GrpcTransport puts it together
         self,
         peer: int,
+        place: str,
         chunk_bytes: int,
         receiver: PostReceiver,
-        traffic: Traffic,
+        watch: Watch,
         standing: Standing,
+        limits: Limits,
+        most_untold: int,
     ) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
         self.bulk = asyncio.Event()
         """Set once there was so much that several lanes would carry it sooner."""
         self.closing = False
         """This node is done: what ends now was meant to."""
+        self.trouble = _NO_GOODBYE
+        """What ended a stream last, or was in the way of another."""
+        self.over = asyncio.Event()
+        """Nothing goes any more."""
+        self.pulse = Pulse(limits.beat_seconds)
+        self.settlement = Settlement()
+        self.lost = ""
+        """Why it is."""
         self._peer = peer
         self._receiver = receiver
-        self._watch = Watch(peer, traffic, standing)
+        self._watch = watch
         self._standing = standing
+        self._limits = limits
+        self._most_untold = most_untold
+        self._guard = Guard(self, place, limits)
+        self._guarding: asyncio.Task[None] | None = None
         self._lanes: dict[int, Lane] = {}
         self._claimed = {0}
-        self._readers: set[asyncio.Task[str]] = set()
-        self._lost = False
+        self._readers: dict[int, asyncio.Task[Ending]] = {}
+        self._telling: asyncio.TimerHandle | None = None
+        self._greetings = 0
         self._order = Order()
         self._spread = Spread()
-        # A chunk of bytes may be summed in the widest type there is.
-        self._assembler = Assembler(WIDEST_BYTES * chunk_bytes)
-        self._pings = 0
-        self._pong: asyncio.Future[None] | None = None
+        self._hearing = Hearing(peer, chunk_bytes, receiver, self)
 
     @property
     def up(self) -> bool:
-        """Whether messages go anywhere."""
-        return 0 in self._lanes and self._lanes[0].up
+        """Whether messages go anywhere, be it later."""
+        return 0 in self._lanes and not self._lanes[0].closed
+
+    @property
+    def fresh(self) -> bool:
+        """Nothing has come on lane 0."""
+        return 0 not in self._lanes or not self._lanes[0].heard_index
 
     @property
     def status(self) -> Status:
         """How the link is."""
         connections = sum(lane.up for lane in self._lanes.values())
-        return Status(self.up, self._watch.sent_bytes, self._watch.received_bytes, connections)
+        sent, received = self._watch.sent_bytes, self._watch.received_bytes
+        connected = 0 in self._lanes and self._lanes[0].up
+        silent = self._guard.silent_seconds if self.up else 0.0
+        return Status(connected, sent, received, connections, silent)
 
     def claim(self, lane: int) -> bool:
         """Whether nobody has had this lane; from now on somebody has."""
         free = lane not in self._claimed and not self.closing
         self._claimed.add(lane)
         return free
+
+    def lane(self, number: int) -> Lane:
+        """What outlives the streams of this number."""
+        if number not in self._lanes:
+            self._claimed.add(number)
+            settlement = self.settlement
+            lane = self._lanes[number] = Lane(self._watch, self._standing.turn, settlement)
+            if self.lost:
+                lane.drop()
+        return self._lanes[number]
+
+    # -- guard.Guarded
+
+    @property
+    def signs(self) -> int:
+        """See Guarded."""
+        return self._watch.frames + self.pulse.heard + self._greetings
+
+    @property
+    def down(self) -> Collection[int]:
+        """See Guarded."""
+        return [number for number, lane in self._lanes.items() if not lane.up | lane.closed]
+
+    def refresh(self, *, wanted: bool) -> None:
+        """See Guarded. Whoever dials waits for these events."""
+        streams: list[Pulse | Lane] = [self.pulse, *self._lanes.values()]
+        for each in streams:
+            if wanted:
+                each.wanted.set()
+            elif each.up:
+                each.wanted.clear()
+
+    def beat(self) -> None:
+        """See Guarded."""
+        if not self.pulse.up and 0 in self._lanes:
+            self._lanes[0].tell()
+
+    def probe(self) -> None:
+        """Write on every lane: one of which the other side knows nothing any more breaks."""
+        for lane in self._lanes.values():
+            lane.tell()
+
+    def greeted(self) -> None:
+        """The other side has said hello, with this link's key: a sign of life."""
+        self._greetings += 1
 
     # -- out
 
@@ -112,7 +196,9 @@ class Link:
         (payload,) = part.pieces
         size = payload.nbytes
         number, after = self._order.next(part.key)
-        lanes = [lane for lane in self._lanes.values() if lane.up]
+        lanes = [lane for lane in self._lanes.values() if lane.up] or [
+            lane for lane in self._lanes.values() if not lane.closed
+        ]
         ranges = cut(size, len(lanes))
         sending = Sending(len(ranges))
         for start, stop in ranges:
@@ -151,118 +237,155 @@ class Link:
         least = float("inf")
         for _ in range(PINGS):
             begun = time.monotonic()
-            self._pong = asyncio.get_running_loop().create_future()
+            answered = self._hearing.expect_answer()
             await self._lanes[0].send(frames.short(Ping()))
-            await self._pong
+            await answered
             least = min(least, time.monotonic() - begun)
         return least
+
+    def answer(self) -> None:
+        """Answer a question of the other side's."""
+        self._lanes[0].put(Sending(1), frames.short(Pong()))
+
+    def settle(self, before: Key) -> None:
+        """See transport.base.Transport.settle."""
+        self.settlement.settle(before)
+        if not self.settlement.untold:
+            return
+        if self.settlement.untold >= self._most_untold:
+            self._tell()
+        elif self._telling is None:
+            loop = asyncio.get_running_loop()
+            self._telling = loop.call_later(SETTLE_SECONDS, self._tell)
+
+    def _tell(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        # A lane that has no stream says it with the next.
+        if self.settlement.untold and 0 in self._lanes:
+            self._lanes[0].tell()
 
     async def part(self) -> None:
         """Say goodbye on every lane; what was accepted goes before it.
 
-        Returns once the other side has read it, and ended the stream: before that it may ask
-        for what was damaged.
+        Returns once the other side has heard it: before that it may ask for what was damaged.
         """
         self.closing = True
-        lanes = self._lanes.values()
-        await asyncio.gather(*(lane.send(frames.short(Goodbye())) for lane in lanes))
-        if self._readers:
-            await asyncio.wait(self._readers)
+        lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.put(Sending(1), frames.short(Goodbye()))
+        await asyncio.gather(*(lane.parted() for lane in lanes))
 
     async def close(self) -> None:
         """Drop what is queued."""
         self.closing = True
-        for lane in list(self._lanes.values()):
-            await lane.close()
+        self._drop()
+        if self._guarding is not None:
+            self._guarding.cancel()
+        await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
 
     # -- in
 
-    async def serve(self, number: int, read: Read, write: Write) -> None:
-        """Use a stream as this lane; returns when it ends."""
-        lane = self._lanes[number] = Lane(write, self._watch, self._standing.turn)
+    async def free(self, number: int) -> int:
+        """End the stream that a lane has, if any; the last frame that was heard on it.
+
+        Where somebody comes with another one, this one is dead, though we may not know.
+        """
+        lane = self.lane(number)
+        while number in self._readers or not lane.resting:
+            if (reader := self._readers.pop(number, None)) is not None:
+                reader.cancel()
+            await lane.rest()
+        return lane.heard_index
+
+    async def serve(self, number: int, read: Read, write: Write, heard: int = 0) -> None:
+        """Use a stream as this lane, instead of the one before; returns when it ends.
+
+        The other side has heard so many of the frames that went before.
+        """
+        await self.free(number)
+        lane = self.lane(number)
+        if lane.closed:
+            return
+        try:
+            lane.open(write, heard)
+        except ProtocolError as error:
+            self.lose(f"it broke the rules: {error}")
+            return
         if self.closing and number:
             lane.put(Sending(1), frames.short(Goodbye()))
-        reader = asyncio.create_task(self._listen(lane, read))
-        self._readers.add(reader)
-        reason = _NO_GOODBYE
+        if self._guarding is None:
+            self._guarding = asyncio.create_task(self._guard.watch())
+        await self._read_on(number, lane, read)
+
+    async def _read_on(self, number: int, lane: Lane, read: Read) -> None:
+        reader = self._readers[number] = asyncio.create_task(self._listen(lane, read))
+        ending = Ending(_NO_GOODBYE)
         try:
             await asyncio.wait([reader])
-            reason = "" if reader.cancelled() else reader.result()
+            if not reader.cancelled():
+                ending = reader.result()
+            if not ending.reason:
+                await lane.finish()
         finally:
             # Also where gRPC cancels the handler of a stream whose other end has died.
             reader.cancel()
-            self._readers.discard(reader)
-            lane.up = False
-            if reason:
-                self._lose(reason)
-            await lane.close()
+            # Who was replaced has nothing to say.
+            if self._readers.get(number) is reader:
+                del self._readers[number]
+                self._end(number, lane, ending)
+                await lane.rest()
 
-    def _lose(self, reason: str) -> None:
-        if self.closing or self._lost:
+    def _end(self, number: int, lane: Lane, ending: Ending) -> None:
+        """A lane has no stream any more."""
+        final = ending.fault or not self._limits.resumes
+        if not ending.reason or (self.closing and (final or ending.clean)):
+            lane.drop()
+        elif final:
+            self.lose(ending.reason)
+        else:
+            lane.break_off()
+            self.trouble = ending.reason
+            # Who dials may not know: then that shows it that something is amiss.
+            self.pulse.interrupt()
+            self._guard.look_soon()
+        if number == 0 and lane.closed:
+            self.over.set()
+
+    def lose(self, reason: str) -> None:
+        """Give the link up."""
+        if self.lost:
             return
-        self._lost = True
-        for lane in self._lanes.values():
-            lane.up = False
-        for reader in self._readers:
-            reader.cancel()
-        self._receiver.lost(self._peer, reason)
+        self.lost = reason
+        self._drop()
+        if not self.closing:
+            self._receiver.lost(self._peer, reason)
 
-    async def _listen(self, lane: Lane, read: Read) -> str:
-        """Hand on what comes; returns why nothing more does, or nothing after a goodbye."""
+    def _drop(self) -> None:
+        self.over.set()
+        self.pulse.close()
+        if self._telling is not None:
+            self._telling.cancel()
+        for lane in self._lanes.values():
+            lane.drop()
+        for reader in self._readers.values():
+            reader.cancel()
+
+    async def _listen(self, lane: Lane, read: Read) -> Ending:
+        """Hand on what comes; returns how it ended."""
         try:
             while (data := await read()) is not grpc.aio.EOF:
                 self._watch.received(len(data))
                 heard = lane.take(data)
                 if isinstance(heard, Goodbye):
-                    return ""
+                    return Ending()
                 if heard is not None:
-                    self._hear(heard)
+                    self._hearing.hear(heard)
         except BROKEN as error:
-            return f"{_NO_GOODBYE} ({words(error)})"
+            return Ending(f"{_NO_GOODBYE} ({words(error)})")
         except CorruptedError as error:
-            return str(error)
+            return Ending(str(error), fault=True)
         except (ValueError, ProtocolError) as error:
-            return f"it broke the rules: {error}"
-        return _NO_GOODBYE
-
-    def _hear(
-        self, heard: Opening | Piece | Skip | Posted | Abort | Left | Ping | Pong
-    ) -> None:
-        match heard:
-            case Opening() | Piece() | Skip():
-                self._hear_of_share(heard)
-            case Posted():
-                self._hear_of_letter(heard)
-            case Abort() | Left():
-                self._receiver.receive(self._peer, heard)
-            case Ping():
-                self._answer()
-            case Pong():
-                if self._pong is not None and not self._pong.done():
-                    self._pong.set_result(None)
-            case _:
-                assert_never(heard)
-
-    def _hear_of_share(self, heard: Opening | Piece | Skip) -> None:
-        for part in self._assembler.take(heard):
-            self._receiver.receive(self._peer, part)
-        if isinstance(heard, Opening) and heard.size >= BULK_BYTES:
-            self.bulk.set()
-
-    def _hear_of_letter(self, heard: Posted) -> None:
-        self._receiver.post(self._peer, heard.note, heard.payload)
-        if heard.payload.nbytes >= BULK_BYTES:
-            self.bulk.set()
-
-    def _answer(self) -> None:
-        self._pings += 1
-        if self._pings > MOST_PINGS:
-            raise ProtocolError(f"it asked for more than {MOST_PINGS} answers")
-        self._lanes[0].put(Sending(1), frames.short(Pong()))
-
-
-def words(error: Exception) -> str:
-    """What went wrong with a stream."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return str(error)
+            return Ending(f"it broke the rules: {error}", fault=True)
+        return Ending(_NO_GOODBYE, clean=True)

@@ -22,6 +22,8 @@ class Watch:
     def __init__(self, peer: int, traffic: Traffic, standing: Standing) -> None:
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.frames = 0
+        """That came."""
         self._peer = peer
         self._traffic = traffic
         self._standing = standing
@@ -42,6 +44,7 @@ class Watch:
         """A frame came."""
         self._standing.moved()
         self.received_bytes += size
+        self.frames += 1
         self._traffic.received.inc(size)
 
     def damaged(self, text: str) -> None:

@@ -1,0 +1,95 @@
+"""What comes over a link's lanes, and who is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol, assert_never
+
+from gradwire_proto.dtypes import WIDEST_BYTES
+from gradwire_server.errors import ProtocolError
+from gradwire_server.transport.assembly import Assembler, Opening, Piece, Skip
+from gradwire_server.transport.base import Abort, Left
+from gradwire_server.transport.frames import Ping, Pong, Posted, Settled
+from gradwire_server.transport.stripes import BULK_BYTES
+
+if TYPE_CHECKING:
+    from gradwire_server.transport.base import PostReceiver
+    from gradwire_server.transport.settled import Settlement
+
+MOST_PINGS = 64
+"""A peer that asks more often would only fill the memory with answers."""
+
+
+class Speaker(Protocol):
+    """The link, as far as it matters here."""
+
+    bulk: asyncio.Event
+    settlement: Settlement
+
+    def answer(self) -> None:
+        """Answer a question of the other side's."""
+        ...
+
+
+class Hearing:
+    """Puts shares together, and hands on what comes from one peer."""
+
+    def __init__(
+        self, peer: int, chunk_bytes: int, receiver: PostReceiver, speaker: Speaker
+    ) -> None:
+        self._peer = peer
+        self._receiver = receiver
+        self._speaker = speaker
+        # A chunk of bytes may be summed in the widest type there is.
+        self._assembler = Assembler(WIDEST_BYTES * chunk_bytes)
+        self._pings = 0
+        self._pong: asyncio.Future[None] | None = None
+
+    def expect_answer(self) -> asyncio.Future[None]:
+        """What the next answer resolves."""
+        self._pong = asyncio.get_running_loop().create_future()
+        return self._pong
+
+    def hear(
+        self, heard: Opening | Piece | Skip | Posted | Settled | Abort | Left | Ping | Pong
+    ) -> None:
+        """Something came, in its turn. Raises ProtocolError."""
+        match heard:
+            case Opening() | Piece() | Skip():
+                self._hear_of_share(heard)
+            case Posted():
+                self._hear_of_letter(heard)
+            case Abort() | Left():
+                self._receiver.receive(self._peer, heard)
+            case Settled():
+                self._hear_settled(heard.sequence, heard.chunk)
+            case Ping():
+                self._hear_ping()
+            case Pong():
+                if self._pong is not None and not self._pong.done():
+                    self._pong.set_result(None)
+            case _:
+                assert_never(heard)
+
+    def _hear_settled(self, sequence: int, chunk: int) -> None:
+        if (before := self._speaker.settlement.hear(sequence, chunk)) is not None:
+            self._receiver.settled(self._peer, before)
+
+    def _hear_of_share(self, heard: Opening | Piece | Skip) -> None:
+        if isinstance(heard, Opening):
+            self._hear_settled(*heard.settled)
+        for part in self._assembler.take(heard):
+            self._receiver.receive(self._peer, part)
+        if isinstance(heard, Opening) and heard.size >= BULK_BYTES:
+            self._speaker.bulk.set()
+
+    def _hear_of_letter(self, heard: Posted) -> None:
+        self._receiver.post(self._peer, heard.note, heard.payload)
+        if heard.payload.nbytes >= BULK_BYTES:
+            self._speaker.bulk.set()
+
+    def _hear_ping(self) -> None:
+        self._pings += 1
+        if self._pings > MOST_PINGS:
+            raise ProtocolError(f"it asked for more than {MOST_PINGS} answers")
+        self._speaker.answer()
