@@ -138,14 +138,14 @@ class Seat:
         if seat.arena.keeper:
             with contextlib.suppress(OSError):
                 keeper = Keeper(seat.arena.keeper)
-                self._let_go()
+                self._let_go(orphaned=False)
                 self._keeper = keeper
         return carrier
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, orphaned: bool) -> None:
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
-            keeper.close(orphaned=self._lost)
+            keeper.close(orphaned=orphaned)
 
     # -- what else a seat is good for
 
@@ -157,13 +157,13 @@ class Seat:
         if daemon is not None:
             daemon.leave(self._seat.seat)
             daemon.close()
-        self._let_go()
+        self._let_go(orphaned=daemon is None)
 
     def end(self) -> None:
         """The job is over."""
         self._given_up = True
         self.close()
-        self._let_go()
+        self._let_go(orphaned=self._lost)
 
     def close(self) -> None:
         """Drop the connection."""

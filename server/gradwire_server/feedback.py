@@ -24,7 +24,7 @@ import torch
 from gradwire_proto.residuals import ITEMSIZE, MOST_COUNT
 from gradwire_server.errors import ReductionError
 from gradwire_server.residual_file import ResidualFile
-from gradwire_server.shared_memory import keeper, name_of, room
+from gradwire_server.shared_memory import PREFIX, keeper, room
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -123,10 +123,11 @@ class Feedback:
         folder: Path,
         chunk_bytes: int,
         metrics: Metrics | None = None,
-        generation: str = "",
+        name: str = PREFIX,
     ) -> None:
+        """`name`: how the names of all files begin."""
         self._folder = folder
-        self._name = name_of(generation)
+        self._name = name
         self._shift = 0
         """A collective's sequence less its number over all attempts."""
         self._begun = (-1, 0)

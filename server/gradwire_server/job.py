@@ -21,7 +21,7 @@ from gradwire_server.feedback import Feedback
 from gradwire_server.office import Office, Tray
 from gradwire_server.seat import Carrier, Seat
 from gradwire_server.settlement import FIRST
-from gradwire_server.shared_memory import Keeper
+from gradwire_server.shared_memory import Keeper, name_of
 from gradwire_server.transport.base import Left, Message
 from gradwire_server.transport.grpc import GrpcTransport
 
@@ -65,11 +65,12 @@ class Job:
         self.attempt = attempt
         self.latest = attempt
         """The attempt that the generation is at, as far as is known here."""
-        self.feedback = feedback or _feedback(group, terms, metrics, attempt)
+        name = name_of(group.picture.generation, group.node)
+        self.feedback = feedback or _feedback(name, terms, metrics, attempt)
         self.muster: Muster | None = None
         """How far all ranks are; in attempts after the first, once all nodes are linked."""
         resumes = arena is not None and terms.resume_seconds > 0
-        self.keeper = Keeper(terms.folder, group.picture.generation) if resumes else None
+        self.keeper = Keeper(terms.folder, name) if resumes else None
         self._progress: dict[int, pb.Progress] = {}
         self._outrun = asyncio.Event()
         self._abandoning: asyncio.Task[None] | None = None
@@ -314,10 +315,9 @@ class Job:
         self._metrics.jobs.dec()
 
 
-def _feedback(group: Group, terms: Terms, metrics: Metrics, attempt: int) -> Feedback:
+def _feedback(name: str, terms: Terms, metrics: Metrics, attempt: int) -> Feedback:
     """What was lost on lossy wires: nothing yet, or what a daemon before this one has left."""
-    generation = group.picture.generation
-    feedback = Feedback(terms.folder, terms.chunk_bytes, metrics, generation)
+    feedback = Feedback(terms.folder, terms.chunk_bytes, metrics, name)
     if attempt:
         feedback.adopt()
     return feedback

@@ -2,10 +2,11 @@
 
     header | counts, one word a chunk | pending, one word a chunk | version 0 | version 1
 
-The count of a chunk says how often it has been reduced, and thereby which version counts. What is
-pending says which collective was the last to write the other one, so that whoever comes after a
-daemon that was killed can tell whether that counts. Files of a generation bear its name, and
-beside them lies an empty one that its ranks hold a lock on: while they do, the files are theirs.
+The count of a chunk says how often it has been reduced, and thereby which version counts. What
+is pending says which collective was the last to write the other one, so that whoever comes
+after a daemon that was killed can tell whether that counts. The files of a generation's node
+bear its name, and beside them lies an empty one that its ranks hold a lock on: while they do,
+the files are theirs.
 """
 
 from __future__ import annotations

@@ -151,9 +151,10 @@ def _is_silent(path: Path) -> bool:
     return False
 
 
-def name_of(generation: str) -> str:
-    """How the names of a generation's files begin."""
-    return PREFIX + hashlib.blake2b(generation.encode(), digest_size=8).hexdigest()
+def name_of(generation: str, node: int) -> str:
+    """How the names of a generation's files begin, at one of its nodes: two may share a host."""
+    digest = hashlib.blake2b(f"{generation}/{node}".encode(), digest_size=8)
+    return PREFIX + digest.hexdigest()
 
 
 def keeper(folder: Path, name: str) -> Path:
@@ -164,9 +165,9 @@ def keeper(folder: Path, name: str) -> Path:
 class Keeper:
     """A generation's keeper, made and held by its daemon as well."""
 
-    def __init__(self, folder: Path, generation: str) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         """Raises OSError where it can't be made."""
-        self.path = keeper(folder, name_of(generation))
+        self.path = keeper(folder, name)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o660)
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
