@@ -40,7 +40,7 @@ class Settings:
     node: str | None
     shared_memory: bool
     insecure: bool
-    resume: float = 0.0
+    resume: float = 30.0
     wire: Rule = EXACT
     weight: float = 1.0
     nonfinite: str = "pass"
@@ -107,14 +107,18 @@ def _rule(wire: Wiring | None, mistakes: list[str]) -> Rule | None:
         return EXACT
 
 
-def _mistakes(settings: Settings, *, watches: bool) -> Iterator[str]:
-    """What is wrong with values that could be read."""
-    for name in ("timeout", "connect_timeout", "warn_after", "resume"):
-        if name == "resume" and settings.resume == 0:
-            continue
+def _time_mistakes(settings: Settings) -> Iterator[str]:
+    for name in ("timeout", "connect_timeout", "warn_after"):
         if not 0 < (seconds := getattr(settings, name)) <= LONGEST_SECONDS:
             limit = f"at most {LONGEST_SECONDS:.0f}"
             yield f"{name}={seconds}: expected seconds above 0, {limit}"
+    if not settings.resume >= 0:
+        yield f"resume={settings.resume}: expected seconds, 0 for not at all"
+
+
+def _mistakes(settings: Settings, *, watches: bool) -> Iterator[str]:
+    """What is wrong with values that could be read."""
+    yield from _time_mistakes(settings)
     if settings.daemon is not None and (mistake := _address_mistake(settings.daemon)):
         yield f"daemon={settings.daemon}: {mistake}"
     if not is_weight(settings.weight):

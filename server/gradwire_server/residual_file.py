@@ -41,9 +41,13 @@ class ResidualFile:
     def __init__(self, memory: mmap.mmap, path: Path | None) -> None:
         """Memory that has a header. Raises ValueError where that makes no sense."""
         self._path = path
-        magic, version, self.identity, self.whole, self.elements, self.step, chunks = (
-            _HEADER.unpack_from(memory)
-        )
+        magic, version, *numbers = _HEADER.unpack_from(memory)
+        whole, elements, chunks = numbers[1], numbers[2], numbers[4]
+        self.identity: int = numbers[0]
+        self.whole: int = whole
+        """Elements of the tensor."""
+        self.elements: int = elements
+        """Those that are fed back: all, or none."""
         size = self.size(self.elements, chunks)
         if (magic, version) != (_MAGIC, _VERSION) or len(memory) != size:
             raise ValueError(f"{path} is no residual of this release")

@@ -152,7 +152,7 @@ def _is_silent(path: Path) -> bool:
 
 
 def name_of(generation: str, node: int) -> str:
-    """How the names of a generation's files begin, at one of its nodes: two may share a host."""
+    """How the names of a generation's files begin, at one node: two may share a host."""
     digest = hashlib.blake2b(f"{generation}/{node}".encode(), digest_size=8)
     return PREFIX + digest.hexdigest()
 

@@ -50,7 +50,7 @@ class GrpcTransport:
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         most_untold: int = 3,
     ) -> None:
-        """A node is told at once of rounds that are settled, where it wasn't told of so many."""
+        """A node is told at once of settled rounds, where it was not told of so many."""
         self.ready = asyncio.Event()
         """Set once `progress` says all: before that no node is greeted, and none answered."""
         self.progress: list[aggregator_pb2.Progress] = []
