@@ -1,8 +1,9 @@
 """A script: a command a line, and below it what came of it.
 
-Lines that begin with # or are empty are the reader's. The first command sets the scene, and says
-which. What came of a command stands below it, each line after an arrow. A scene's methods say which commands they carry out, with a regular expression; what its
-groups find is handed over, numbers as such. Errors of the daemon's own are part of the story.
+Lines that begin with # or are empty are the reader's. The first command sets the scene, and
+says which. What came of a command stands below it, each line after an arrow. A scene's methods
+say which commands they carry out, with a regular expression; what its groups find is handed
+over, numbers as such. Errors of the daemon's own are part of the story.
 """
 
 from __future__ import annotations
