@@ -12,22 +12,20 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
 
 import gradwire
-from gradwire_ops import query
 from gradwire_ops.cluster import Cluster, cluster
 from gradwire_proto import wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from hostile import peers, ranks, sockets
+from hostile.holdings import Holdings, arenas, generations, soon
 from hostile.seats import SECONDS, Target
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ LONGEST_LOG_BYTES = 1000
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("shm")
+    return tmp_path_factory.mktemp("memory")
 
 
 @pytest.fixture(scope="module")
@@ -122,15 +120,6 @@ class Honest:
                 time.sleep(PAUSE_SECONDS)
 
 
-def soon(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 @pytest.fixture
 def honest(nodes: Cluster) -> Iterator[Honest]:
     job = Honest(nodes)
@@ -147,20 +136,6 @@ def targets(nodes: Cluster, honest: Honest) -> Iterator[list[Target]]:
     sockets.let_go()
 
 
-@dataclass(frozen=True)
-class Holdings:
-    """What a daemon has."""
-
-    resident_bytes: int
-    descriptors: int
-    threads: int
-
-    @classmethod
-    def of(cls, daemon: Child) -> Holdings:
-        process = psutil.Process(daemon.pid)
-        return cls(process.memory_info().rss, process.num_fds(), process.num_threads())
-
-
 def besiege(
     draw: random.Random, targets: list[Target], assaults: dict[str, Assault], messages: int
 ) -> Counter[str]:
@@ -175,10 +150,8 @@ def besiege(
 
 def all_quiet(nodes: Cluster, memory: Path, generation: str) -> bool:
     """Of all jobs only the honest one is left."""
-    statuses = [query.status(address) for address in nodes.addresses]
-    jobs = [job.generation for status in statuses for job in status.jobs]
-    arenas = [path for path in memory.iterdir() if path.is_file()]
-    return jobs == [generation] * len(LAYOUT) and len(arenas) == len(LAYOUT)
+    alone = generations(nodes) == [generation] * len(LAYOUT)
+    return alone and len(arenas(memory)) == len(LAYOUT)
 
 
 def test_what_is_no_message_is_refused_and_is_no_news(nodes: Cluster) -> None:
@@ -234,11 +207,11 @@ def test_no_message_harms_a_daemon_or_the_job_beside_it(
     }
     calm = partial(all_quiet, nodes, memory, honest.generation)
 
-    besiege(draw, targets, assaults, WARM_UP)
+    sent = besiege(draw, targets, assaults, WARM_UP)
     sockets.let_go()
     assert soon(calm, QUIET_SECONDS)
-    before = [Holdings.of(daemon) for daemon in nodes.daemons]
-    sent = besiege(draw, targets, assaults, MESSAGES - WARM_UP)
+    before = [Holdings.of(daemon.pid) for daemon in nodes.daemons]
+    sent += besiege(draw, targets, assaults, MESSAGES - WARM_UP)
     assert honest.advances()
     sockets.let_go()
     print(f"{sent.total()} messages: {dict(sent)}; {honest.rounds} honest rounds")  # noqa: T201
@@ -248,11 +221,10 @@ def test_no_message_harms_a_daemon_or_the_job_beside_it(
     for daemon, had in zip(nodes.daemons, before, strict=True):
 
         def flat(daemon: Child = daemon, had: Holdings = had) -> bool:
-            has = Holdings.of(daemon)
-            return has.descriptors <= had.descriptors and has.threads <= had.threads
+            return Holdings.of(daemon.pid).within(had)
 
-        assert soon(flat, QUIET_SECONDS), (had, Holdings.of(daemon))
-        assert Holdings.of(daemon).resident_bytes < had.resident_bytes + GROWTH_BYTES
+        assert soon(flat, QUIET_SECONDS), (had, Holdings.of(daemon.pid))
+        assert Holdings.of(daemon.pid).resident_bytes < had.resident_bytes + GROWTH_BYTES
     assert honest.advances()
     for log in sorted(nodes.folder.glob("*.log")):
         text = log.read_text(errors="replace")
