@@ -7,6 +7,7 @@ import http
 import http.client
 import logging
 from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FETCH_SECONDS = 2.0
+
+SILENCE_SECONDS = 10.0
+"""How long a visitor may take from one line of its request to the next: it has a thread."""
 
 
 @contextlib.contextmanager
@@ -43,12 +47,35 @@ def serving(listen: str, metrics: Metrics, workers: list[str]) -> Iterator[str]:
             f"can't serve metrics on {listen}: {error.strerror}. --metrics-listen HOST:0 takes"
             " any free port, --metrics-listen '' switches the page off"
         ) from error
+    server.RequestHandlerClass = _Visit
     try:
         yield join_address(host, server.server_port)
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Visit(WSGIRequestHandler):
+    """One connection. What goes wrong with it is no news."""
+
+    @property
+    def timeout(self) -> float:  # type: ignore[override]  # read, once, by setup
+        """See SILENCE_SECONDS."""
+        return SILENCE_SECONDS
+
+    def handle(self) -> None:
+        """Answer, unless the visitor goes away or says nothing."""
+        with contextlib.suppress(OSError):
+            super().handle()
+
+    def finish(self) -> None:
+        """Say what is left to say, to whoever is still there."""
+        with contextlib.suppress(OSError):
+            super().finish()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Nothing: Prometheus comes every few seconds."""
 
 
 class _Together(Collector):

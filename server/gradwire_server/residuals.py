@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import torch
+from google.protobuf.message import DecodeError
 
 from gradwire_proto.residuals import ITEMSIZE, parts_of
 from gradwire_proto.v1 import aggregator_pb2 as pb
@@ -99,4 +100,9 @@ async def _next(context: Context) -> pb.WriteResidualsRequest | None:
             part = await context.read()
     except TimeoutError:
         raise ProtocolError(f"nothing came for {SILENCE_SECONDS:g} s") from None
-    return None if part is grpc.aio.EOF else part
+    if part is grpc.aio.EOF:
+        return None
+    try:
+        return pb.WriteResidualsRequest.FromString(part)
+    except DecodeError as error:
+        raise ProtocolError(f"this is no WriteResidualsRequest: {error}") from None

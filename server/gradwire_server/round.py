@@ -301,6 +301,8 @@ class Rounds(Generic[P]):
         self._failed: OrderedDict[int, ReductionError] = OrderedDict()
         self._last: dict[int, Key] = {rank: Key(-1, 0) for rank in self._ranks}
         self._incomplete: set[int] = set()
+        self._newest = Key(-1, 0)
+        """Of the rounds that have had their result."""
         self._leap: tuple[int, Key] | None = None
         """After this collective comes this chunk."""
 
@@ -356,6 +358,9 @@ class Rounds(Generic[P]):
             return None
         if (found := self._open.get(key)) is not None:
             return found
+        # It may be over while no local rank has gone on to the next: then it is the newest.
+        if key == self._newest:
+            return None
         if self._ranks and all(last > key for last in self._last.values()):
             return None
         return self._open.setdefault(key, Round(key, self._ranks, now))
@@ -367,6 +372,7 @@ class Rounds(Generic[P]):
     def close(self, key: Key) -> None:
         """The round has its result."""
         self._open.pop(key, None)
+        self._newest = max(self._newest, key)
 
     def fail(self, sequence: int, error: ReductionError) -> list[Round[P]] | None:
         """Drop a collective's rounds; None where it had failed before."""

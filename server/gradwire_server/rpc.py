@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +18,18 @@ from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
 from gradwire_server.errors import (
     BehindError,
-    GradwireServerError,
     LostError,
     ProtocolError,
-    ReductionError,
     RefusedError,
-    StartError,
 )
 from gradwire_server.group import Member, Node, Picture
 from gradwire_server.round import Key
 from gradwire_server.seat import read_request
+from gradwire_server.statuses import reading, refusing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from google.protobuf.duration_pb2 import Duration
 
     from gradwire_server.job import Job
@@ -46,29 +45,22 @@ FIRST_MESSAGE_SECONDS = 10.0
 STABLE_SECONDS = 1.0
 """How long the end of a rank waits for the other nodes to have what it has."""
 
-_STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
-    (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
-    (StartError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
-    (LostError, grpc.StatusCode.UNAVAILABLE),
-    (ReductionError, grpc.StatusCode.ABORTED),
-]
-
 Context = grpc.aio.ServicerContext[Any, Any]
-Method = Callable[[Any, Context], Awaitable[Any]]
 
 
 def handlers(
     aggregator: Aggregator, peer: Peer, residuals: Residuals
 ) -> list[grpc.GenericRpcHandler]:
-    """Both services. Reduce, Post and Exchange carry raw messages, to spare payloads a copy."""
+    """Both services. Reduce, Post and Exchange carry raw messages, to spare payloads a copy.
+
+    The others are read here, too: gRPC would fill the log with what was no message.
+    """
 
     def unary(
         method: Callable[..., Any], request: type[Message], response: type[Message]
     ) -> grpc.RpcMethodHandler[Any, Any]:
         return grpc.unary_unary_rpc_method_handler(
-            refusing(method),
-            request_deserializer=request.FromString,
+            refusing(reading(request, method)),
             response_serializer=response.SerializeToString,
         )
 
@@ -80,13 +72,11 @@ def handlers(
         "Reduce": grpc.stream_stream_rpc_method_handler(refusing(aggregator.reduce)),
         "Post": grpc.stream_stream_rpc_method_handler(refusing(aggregator.post)),
         "ReadResiduals": grpc.unary_stream_rpc_method_handler(
-            refusing(residuals.read),
-            request_deserializer=pb.ReadResidualsRequest.FromString,
+            refusing(reading(pb.ReadResidualsRequest, residuals.read)),
             response_serializer=pb.ReadResidualsResponse.SerializeToString,
         ),
         "WriteResiduals": grpc.stream_unary_rpc_method_handler(
             refusing(residuals.write),
-            request_deserializer=pb.WriteResidualsRequest.FromString,
             response_serializer=pb.WriteResidualsResponse.SerializeToString,
         ),
     }
@@ -97,25 +87,6 @@ def handlers(
         grpc.method_handlers_generic_handler("gradwire.v1.Aggregator", calls),
         grpc.method_handlers_generic_handler("gradwire.v1.Peer", exchange),
     ]
-
-
-def refusing(method: Method) -> Method:
-    """Our errors as gRPC's statuses.
-
-    gRPC remembers the last call, its error and thereby its frames until the next call comes:
-    so it is told outside of them, or they would keep a job's memory and connections.
-    """
-
-    async def call(request: Any, context: Context) -> Any:  # noqa: ANN401
-        try:
-            return await method(request, context)
-        except GradwireServerError as error:
-            code = next(code for kind, code in _STATUS if isinstance(error, kind))
-            text = str(error)
-        await context.abort(code, text)
-        raise AssertionError("abort raises")
-
-    return call
 
 
 class Identity:
@@ -215,6 +186,7 @@ class Aggregator:
         rank = -1
         try:
             first = pb.ReduceRequest.FromString(await _read(context))
+            await _answer(context)
             found, rank = self._jobs.find_seat(first.seat)
             found.open(rank, _Stream(context))
             # Only now: a second stream with the same seat must not end the first.
@@ -239,6 +211,7 @@ class Aggregator:
             first = pb.PostRequest.FromString(await _read(context))
         except DecodeError as error:
             raise ProtocolError(f"this is no PostRequest: {error}") from None
+        await _answer(context)
         job, rank = self._jobs.find_seat(first.seat)
         tray, ready = job.tray(rank), asyncio.Event()
         tray.open(ready.set)
@@ -351,6 +324,15 @@ async def _read(context: Context) -> bytes:
     if data is grpc.aio.EOF:
         raise ProtocolError("the stream ended before its first message")
     return bytes(data)
+
+
+async def _answer(context: Context) -> None:
+    """Take the call, before anything is said on it.
+
+    The first message would do that, too; but where the call ends while gRPC is writing it, both
+    would, which gRPC takes for a mistake of ours and leaves the call open.
+    """
+    await context.send_initial_metadata(())
 
 
 def _network() -> str:

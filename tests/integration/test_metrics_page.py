@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
@@ -45,3 +45,21 @@ def test_a_worker_that_does_not_answer_is_left_out(answer: bytes) -> None:
             text = read.read().decode()
     assert 'gradwire_jobs{worker="0"} 0.0' in text
     assert 'worker="1"' not in text
+
+
+def test_who_never_ends_a_request_is_sent_away_and_is_no_news(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metrics_page, "SILENCE_SECONDS", 0.2)
+    own = Metrics(CollectorRegistry(), "0.1")
+    with metrics_page.serving("127.0.0.1:0", own, []) as page:
+        host, port = page.split(":")
+        for request in (b"", b"GET /metrics HTTP/1.1\r\nHo", b"GET " + b"x" * 70_000):
+            with socket.create_connection((host, int(port)), timeout=10) as visitor:
+                visitor.sendall(request)
+                with suppress(ConnectionResetError):
+                    while visitor.recv(4096):
+                        pass
+        with without_proxy(f"http://{page}/metrics") as read:
+            assert "gradwire_jobs 0.0" in read.read().decode()
+    assert capfd.readouterr().err == ""

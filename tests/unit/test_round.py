@@ -180,6 +180,17 @@ def test_a_round_that_all_ranks_have_passed_is_over() -> None:
     assert book.get(Key(1, 0), 0.0) is not None
 
 
+def test_a_round_that_has_its_result_is_over_though_no_rank_has_gone_on() -> None:
+    rounds: Rounds[str] = Rounds((0,))
+    for chunk in (0, 1):
+        rounds.advance(0, Key(0, chunk), final=bool(chunk))
+        assert rounds.get(Key(0, chunk), 0.0) is not None
+    for chunk in (1, 0):
+        rounds.close(Key(0, chunk))
+    assert [rounds.get(Key(0, chunk), 0.0) for chunk in (0, 1)] == [None, None]
+    assert rounds.get(Key(1, 0), 0.0) is not None
+
+
 def test_a_round_that_one_rank_has_yet_to_come_to_is_not_over() -> None:
     book = rounds(0, 1)
     for sequence in (0, 1, 2):

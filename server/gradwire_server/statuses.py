@@ -1,0 +1,64 @@
+"""What is wrong with a call, as gRPC says it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from gradwire_server.errors import (
+    GradwireServerError,
+    LostError,
+    ProtocolError,
+    ReductionError,
+    RefusedError,
+    StartError,
+)
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+_STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
+    (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
+    (StartError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
+    (LostError, grpc.StatusCode.UNAVAILABLE),
+    (ReductionError, grpc.StatusCode.ABORTED),
+]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Method = Callable[[Any, Context], Awaitable[Any]]
+
+
+def reading(kind: type[Message], method: Method) -> Method:
+    """A method that is called with the bytes of its request."""
+
+    async def call(data: bytes, context: Context) -> Any:  # noqa: ANN401
+        try:
+            request = kind.FromString(data)
+        except DecodeError as error:
+            raise ProtocolError(f"this is no {kind.__name__}: {error}") from None
+        return await method(request, context)
+
+    return call
+
+
+def refusing(method: Method) -> Method:
+    """Our errors as gRPC's statuses.
+
+    gRPC remembers the last call, its error and thereby its frames until the next call comes:
+    so it is told outside of them, or they would keep a job's memory and connections.
+    """
+
+    async def call(request: Any, context: Context) -> Any:  # noqa: ANN401
+        try:
+            return await method(request, context)
+        except GradwireServerError as error:
+            code = next(code for kind, code in _STATUS if isinstance(error, kind))
+            text = str(error)
+        await context.abort(code, text)
+        raise AssertionError("abort raises")
+
+    return call

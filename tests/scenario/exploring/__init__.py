@@ -1,0 +1,1 @@
+"""What the explorer disturbs, and what must come of it."""

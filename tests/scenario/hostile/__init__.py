@@ -1,0 +1,1 @@
+"""What a daemon has to bear: messages that are damaged, cut, invented, repeated, disordered."""

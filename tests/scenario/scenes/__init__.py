@@ -1,0 +1,1 @@
+"""What the scripts in the folder above are about, and the little language that they speak."""
