@@ -235,7 +235,7 @@ class _Watch:
         return HUNG, f"neither a round nor an error within {2 * self._flags.timeout:g} s"
 
     def _goes_on(self, rounds: int) -> bool:
-        """A killed rank's last round may still be finished; a daemon that is new counts anew."""
+        """A killed rank's last round may still be done; a daemon that is new counts anew."""
         if self._before is None or rounds < self._before:
             self._before = rounds
         if rounds == self._before or self._flags.fault == KILL_RANK:

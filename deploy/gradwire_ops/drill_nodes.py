@@ -1,4 +1,4 @@
-"""The daemons of a drill, with a supervisor that starts them again, and what is between them."""
+"""The daemons of a drill, who starts them again, and what is between them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Nodes:
         return cluster.start(self._folder, node, settings, place, self._lives[node])
 
     def restart(self, node: int) -> None:
-        """As its supervisor would, at once and with the same flags; returns when it is ready."""
+        """At once and with the same flags, as a supervisor would; returns when it is ready."""
         self.daemons[node].wait(STOP_SECONDS)
         self.daemons[node].close()
         self._lives[node] += 1

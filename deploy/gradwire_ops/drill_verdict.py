@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gradwire_ops.drill_plan import KILL_RANK
@@ -103,7 +104,7 @@ def reference(records: Sequence[Record]) -> Reference:
     if len(set(digests)) != 1:
         raise ValueError("undisturbed, the ranks had different results")
     times = _times(records)
-    lengths = sorted(after - before for before, after in zip(times, times[1:], strict=False))
+    lengths = sorted(after - before for before, after in pairwise(times))
     return Reference(
         steps=digests[0],
         digest=records[0].digest or "",
