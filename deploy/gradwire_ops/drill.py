@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -44,17 +45,20 @@ def run(flags: DrillFlags, *, as_json: bool) -> int:
 
 def _drill(plan: DrillPlan, progress: Console) -> Generator[Finding, None, None]:
     digests = set()
-    for fault in plan.faults:
-        with Field(plan, fault) as field:
-            progress.print(f"{fault}: starting {plan.nodes} daemons")
+    # Those that need the same daemons come together.
+    for relayed, faults in groupby(sorted(plan.faults, key=plan.relayed), plan.relayed):
+        with Field(plan, relayed=relayed) as field:
+            progress.print(f"starting {plan.nodes} daemons" + ", with relays" * relayed)
             reference = field.undisturbed()
             digests.add(reference.digest)
             if len(digests) > 1:
                 raise ChildError("two undisturbed runs ended with different parameters")
             progress.print(f"  undisturbed: {reference.seconds:.2f} s")
-            yield from field.findings(reference)
+            for fault in faults:
+                progress.print(fault)
+                yield from field.findings(fault)
         if field.left:
-            raise ChildError(f"{fault}: left behind: {'; '.join(field.left)}")
+            raise ChildError(f"left behind by the daemons: {'; '.join(field.left)}")
 
 
 def show(title: str, findings: Sequence[Finding], progress: Console, *, as_json: bool) -> None:

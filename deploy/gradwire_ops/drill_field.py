@@ -1,4 +1,4 @@
-"""Drills of one fault, one repetition after the other: each a job of its own."""
+"""Drills, one repetition after the other: each a job of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradwire_ops.children import ChildError
 from gradwire_ops.drill_faults import Scene, strike
 from gradwire_ops.drill_job import Ranks
 from gradwire_ops.drill_nodes import Nodes, nodes
-from gradwire_ops.drill_plan import ON_LINKS, PARTITION, SLOW_LINK, moment
+from gradwire_ops.drill_plan import moment
 from gradwire_ops.drill_verdict import CLEANLY, SURVIVED, Finding, Reference, Strike
 
 if TYPE_CHECKING:
@@ -29,17 +29,18 @@ GRACE_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
+    fault: str
     ranks: Ranks
-    fault: Strike
+    strike: Strike
     words: list[float]
 
 
 class Field:
-    """Daemons on which one fault is drilled. They live on where a job leaves them well."""
+    """Daemons on which faults are drilled. They live on where a job leaves them well."""
 
-    def __init__(self, plan: DrillPlan, fault: str) -> None:
+    def __init__(self, plan: DrillPlan, *, relayed: bool) -> None:
         self._plan = plan
-        self._fault = fault
+        self._relayed = relayed
         self.left: list[str] = []
         """What daemons that have ended left behind."""
         self._stack = ExitStack()
@@ -63,18 +64,15 @@ class Field:
                     raise ChildError(f"{error}\n{ranks.last_words()}") from error
         return self._undisturbed
 
-    def findings(self, reference: Reference) -> Generator[Finding, None, None]:
+    def findings(self, fault: str) -> Generator[Finding, None, None]:
         """One for each repetition."""
         for repetition in range(self._plan.repeat):
-            yield self._repeat(repetition, reference)
+            yield self._repeat(fault, repetition)
 
     def _ready(self) -> Nodes:
         if self._nodes is None:
-            relayed = self._fault in ON_LINKS and not (
-                self._plan.lab and self._fault in (PARTITION, SLOW_LINK)
-            )
             self._nodes = self._stack.enter_context(
-                nodes(self._plan, self.left, relayed=relayed)
+                nodes(self._plan, self.left, relayed=self._relayed)
             )
         return self._nodes
 
@@ -83,24 +81,25 @@ class Field:
         self._nodes = None
         self._stack.close()
 
-    def _repeat(self, repetition: int, reference: Reference) -> Finding:
-        when = moment(self._plan, self._fault, repetition)
+    def _repeat(self, fault: str, repetition: int) -> Finding:
+        reference = self.undisturbed()
+        when = moment(self._plan, fault, repetition)
         daemons = self._ready()
         with Ranks(self._plan, daemons.addresses, self._plan.steps) as ranks:
-            outcome = self._strike(ranks, when, reference)
+            outcome = self._strike(fault, ranks, when, reference)
         finding = self._judge(outcome, repetition, reference)
         if finding.verdict not in (SURVIVED, CLEANLY) or finding.leftovers:
             self._renew()
         return finding
 
-    def _strike(self, ranks: Ranks, when: Moment, reference: Reference) -> _Outcome:
+    def _strike(self, fault: str, ranks: Ranks, when: Moment, reference: Reference) -> _Outcome:
         daemons = self._ready()
         if not ranks.await_step(when.step, START_SECONDS):
             raise ChildError(f"the ranks did not get to step {when.step}\n{ranks.last_words()}")
         time.sleep(when.part * reference.step_seconds)
-        fault = strike(self._fault, Scene(self._plan, when, daemons, ranks))
+        struck = strike(fault, Scene(self._plan, when, daemons, ranks))
         ranks.await_end(self._patience(reference))
-        return _Outcome(ranks, fault, daemons.words())
+        return _Outcome(fault, ranks, struck, daemons.words())
 
     def _patience(self, reference: Reference) -> float:
         """Who has not ended by then hangs."""
@@ -108,28 +107,28 @@ class Field:
         return GRACE_SECONDS + 2 * self._plan.timeout + resume + 5 * reference.seconds
 
     def _judge(self, outcome: _Outcome, repetition: int, reference: Reference) -> Finding:
-        records, fault = outcome.ranks.records, outcome.fault
-        verdict, error = drill_verdict.judge(records, fault, reference, next_job_right=True)
+        records, struck = outcome.ranks.records, outcome.strike
+        verdict, error = drill_verdict.judge(records, struck, reference, next_job_right=True)
         if verdict == CLEANLY and not self._runs_next(reference):
-            verdict, error = drill_verdict.judge(records, fault, reference, False)
-        last = max((one.steps[-1][0] for one in records if one.steps), default=fault.ended)
-        words = [at for at in outcome.words if at <= max(last, fault.ended)]
+            verdict, error = drill_verdict.judge(records, struck, reference, False)
+        last = max((one.steps[-1][0] for one in records if one.steps), default=struck.ended)
+        words = [at for at in outcome.words if at <= max(last, struck.ended)]
         if verdict != SURVIVED:
             words = outcome.words
         left = tuple(self._ready().leftovers()) if verdict in (SURVIVED, CLEANLY) else ()
         return Finding(
-            fault=self._fault,
+            fault=outcome.fault,
             verdict=verdict,
-            detect_seconds=drill_verdict.detect_seconds(records, fault, words),
-            recover_seconds=drill_verdict.recover_seconds(records, fault),
-            steps_lost=drill_verdict.steps_lost(records, fault, reference),
+            detect_seconds=drill_verdict.detect_seconds(records, struck, words),
+            recover_seconds=drill_verdict.recover_seconds(records, struck),
+            steps_lost=drill_verdict.steps_lost(records, struck, reference),
             bits_equal=drill_verdict.bits_equal(records, reference),
             seed=self._plan.seed,
             repetition=repetition,
-            what=fault.text,
+            what=struck.text,
             error=error,
             added_seconds=drill_verdict.added_seconds(records, reference),
-            raised_seconds=drill_verdict.raised_seconds(records, fault),
+            raised_seconds=drill_verdict.raised_seconds(records, struck),
             leftovers=left,
         )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gradwire_ops.lab import Lab
     from gradwire_ops.place import Place
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - this is what a shared-memory folder is
 IDLE_SECONDS = 10.0
 LOOK_SECONDS = 0.05
 _BELL = ".bell"
@@ -158,6 +158,10 @@ class Nodes:
         self._left += self._files()
 
 
+def _shared_memory() -> str:
+    return os.environ.get("GRADWIRE_SHM_DIR") or SHARED_MEMORY
+
+
 def said(log: str) -> Iterator[float]:
     """Wall-clock times of a log's lines that are out of the ordinary."""
     for line in log.splitlines():
@@ -183,7 +187,7 @@ def nodes(plan: DrillPlan, left: list[str], *, relayed: bool) -> Iterator[Nodes]
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-")))
         memory = Path(
             stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="gradwire-drill-", dir=SHARED_MEMORY)
+                tempfile.TemporaryDirectory(prefix="gradwire-drill-", dir=_shared_memory())
             )
         )
         running = Nodes(folder, memory, net, plan.nodes, left)

@@ -70,6 +70,10 @@ class DrillPlan:
     """None: the ranks' own default."""
     lab: bool
 
+    def relayed(self, fault: str) -> bool:
+        """Whether it needs relays between the daemons; a laboratory's links need none."""
+        return fault in ON_LINKS and not (self.lab and fault in (PARTITION, SLOW_LINK))
+
     @property
     def layout(self) -> tuple[int, ...]:
         """Node of each rank."""
