@@ -130,6 +130,10 @@ class Nodes:
         # A daemon that lives has a doorbell there.
         yield from self._files(but=_BELL)
 
+    def count_arenas(self) -> int:
+        """Files of shared memory that are there now."""
+        return sum(not path.name.endswith(_BELL) for path in self._memory.iterdir())
+
     def _files(self, but: str = "") -> Iterator[str]:
         for path in sorted(self._memory.iterdir()):
             if not (but and path.name.endswith(but)):
