@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test conformance check proto bench convergence cases dist clean
+.PHONY: help setup demo test conformance check proto bench convergence drill soak cases dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -55,6 +55,12 @@ bench: $(READY)  ## measure everything, and write tests/bench/RESULTS.md
 
 convergence: $(READY)  ## train over every wire, and write tests/bench/CONVERGENCE.md
 	$(VENV)/bin/python tests/bench/convergence.py $(ARGS)
+
+drill: $(READY)  ## disturb hundreds of jobs, and write tests/bench/FAILURES.md
+	$(VENV)/bin/python tests/bench/failures.py $(ARGS)
+
+soak: $(READY)  ## rounds, joins and killed ranks by the thousand: does anything grow?
+	$(VENV)/bin/python tests/bench/soak.py $(ARGS)
 
 cases: $(READY)  ## which numbered cases carry a test, and which do not
 	$(VENV)/bin/python tests/cases.py

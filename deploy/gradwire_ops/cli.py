@@ -256,3 +256,75 @@ def status(
     from gradwire_ops import status as command
 
     raise typer.Exit(command.run(daemon, as_json=json))
+
+
+@app.command()
+def drill(  # noqa: PLR0913 - one parameter for each flag
+    fault: Annotated[
+        str,
+        typer.Argument(
+            metavar="FAULT",
+            help="kill-rank, kill-daemon, stop-daemon, reset-link, partition, slow-link,"
+            " corrupt-chunk, or all.",
+        ),
+    ],
+    *,
+    repeat: Annotated[int, typer.Option(metavar="N", help="Jobs to disturb.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of moments and tensors.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Daemons.")] = 2,
+    ranks: Annotated[int, typer.Option(metavar="N", help="Ranks of each.")] = 2,
+    steps: Annotated[int, typer.Option(metavar="N", help="Of each job.")] = 60,
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Gradients of a step.")] = "8MiB",
+    seconds: Annotated[
+        str, typer.Option(metavar="LEAST,MOST", help="How long what passes lasts.")
+    ] = "1,8",
+    rate: Annotated[
+        str, typer.Option(metavar="RATE", help="Of a link that is slow: 50mbit.")
+    ] = "50mbit",
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long a collective may take.")
+    ] = 20.0,
+    resume: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="How long what is lost is waited for."),
+    ] = None,
+    lab: Annotated[
+        bool,
+        typer.Option("--lab", help="Nodes are network namespaces; needs root and iproute2."),
+    ] = False,
+    daemon: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="unix:/PATH: disturb the job that runs there."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --daemon: do not ask whether it may be.")
+    ] = False,
+) -> None:
+    """Disturb jobs of our own, or one that runs, and see whether they survive with all bits.
+
+    Exit code: 0 if every verdict is the expected one (a killed rank: "failed cleanly", all
+    else: "survived"), 1 if not.
+    """
+    from gradwire_ops import drill as command
+    from gradwire_ops import drill_live
+    from gradwire_ops.drill_plan import DrillFlags
+
+    if daemon is not None:
+        flags_live = drill_live.LiveFlags(fault, daemon, seed, seconds, timeout, sure=yes)
+        raise typer.Exit(drill_live.run(flags_live, as_json=json))
+    flags = DrillFlags(
+        fault=fault,
+        repeat=repeat,
+        seed=seed,
+        nodes=nodes,
+        ranks=ranks,
+        steps=steps,
+        size=size,
+        seconds=seconds,
+        rate=rate,
+        timeout=timeout,
+        resume=resume,
+        lab=lab,
+    )
+    raise typer.Exit(command.run(flags, as_json=json))

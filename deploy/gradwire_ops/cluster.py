@@ -54,12 +54,12 @@ def cluster(
             for node in range(nodes):
                 # No comprehension: if one can't be started, those before it must be known.
                 place = places[node] if places else HERE
-                daemons.append(_start(folder, node, settings or {}, place))
-            addresses = tuple(f"unix:{_socket(folder, node)}" for node in range(nodes))
-            _await_ready(daemons, addresses)
+                daemons.append(start(folder, node, settings or {}, place))
+            addresses = tuple(address(folder, node) for node in range(nodes))
+            await_ready(daemons, addresses)
             yield Cluster(folder, tuple(daemons), addresses)
         except ChildError as error:
-            raise ChildError(f"{error}{_last_words(daemons)}") from error
+            raise ChildError(f"{error}{last_words(daemons)}") from error
         finally:
             killed = stop(daemons)
         if killed:
@@ -68,7 +68,10 @@ def cluster(
             )
 
 
-def _start(folder: Path, node: int, settings: Mapping[str, str], place: Place) -> Child:
+def start(
+    folder: Path, node: int, settings: Mapping[str, str], place: Place, life: int = 0
+) -> Child:
+    """The daemon of a node, which is not ready yet; started again, it has a log of its own."""
     environment = {
         **os.environ,
         **_openness(place),
@@ -81,7 +84,7 @@ def _start(folder: Path, node: int, settings: Mapping[str, str], place: Place) -
         "GRADWIRE_SOCKET": str(_socket(folder, node)),
     }
     environment.pop("GRADWIRE_CONFIG", None)
-    log = folder / f"node{node}.log"
+    log = log_of(folder, node, life)
     name = f"the daemon of node {node}"
     return Child(name, ["gradwire_server"], environment, log, place=place)
 
@@ -92,11 +95,22 @@ def _openness(place: Place) -> dict[str, str]:
     return {} if local else {"GRADWIRE_INSECURE": "true"}
 
 
+def log_of(folder: Path, node: int, life: int = 0) -> Path:
+    """Where a daemon's words go."""
+    return folder / (f"node{node}.{life}.log" if life else f"node{node}.log")
+
+
+def address(folder: Path, node: int) -> str:
+    """What a rank of this node puts into GRADWIRE_DAEMON."""
+    return f"unix:{_socket(folder, node)}"
+
+
 def _socket(folder: Path, node: int) -> Path:
     return folder / f"node{node}.sock"
 
 
-def _await_ready(daemons: list[Child], addresses: tuple[str, ...]) -> None:
+def await_ready(daemons: Sequence[Child], addresses: Sequence[str]) -> None:
+    """Return when all of them answer. Raises ChildError for one that ends, or never does."""
     deadline = time.monotonic() + READY_SECONDS
     for daemon, address in zip(daemons, addresses, strict=True):
         while not _answers(address):
@@ -105,7 +119,7 @@ def _await_ready(daemons: list[Child], addresses: tuple[str, ...]) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def _last_words(daemons: list[Child]) -> str:
+def last_words(daemons: Sequence[Child]) -> str:
     """Of the daemons that still run; the failure itself has those of one that does not."""
     running = [daemon for daemon in daemons if daemon.exit_code is None]
     return "".join(f"\n{one.name} runs; {one.last_words(DAEMON_LINES)}" for one in running)

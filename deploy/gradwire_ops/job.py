@@ -69,7 +69,7 @@ def running(
     ranks: dict[Child, int] = {}
     with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
         try:
-            port = _free_port()
+            port = free_port()
             for seat in _seats(job, places):
                 environment = _environment(job, seat, port)
                 # torch leaves caches in the folder for temporary files.
@@ -120,7 +120,7 @@ def _environment(job: Job, seat: _Seat, port: int) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port for torch's store, which only rank 0 binds, seconds from now.
 
     Taken from below the range that the kernel gives to outgoing connections (from 32768 on), so

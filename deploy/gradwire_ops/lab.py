@@ -69,6 +69,28 @@ class Lab:
 
     plan: LabPlan
     nodes: tuple[Node, ...]
+    switch: Namespace
+
+    def unplug(self, node: int) -> None:
+        """Take the links of a node from the switch: what it sends goes nowhere, unnoticed."""
+        self._set(node, "down")
+
+    def plug_in(self, node: int) -> None:
+        """Put them back."""
+        self._set(node, "up")
+
+    def _set(self, node: int, state: str) -> None:
+        ports = (_port(self.nodes[node], name) for name in self.nodes[node].interfaces)
+        _run_batch(self.switch, "ip", [f"link set {port} {state}" for port in ports])
+
+    def change_rate(self, node: int, rate: int | None) -> None:
+        """Of the links of a node, each way; None: as planned."""
+        where, rate = self.nodes[node], rate or self.plan.all_rates[node]
+        for namespace, devices in (
+            (where.namespace, where.interfaces),
+            (self.switch, [_port(where, name) for name in where.interfaces]),
+        ):
+            _run_batch(namespace, "tc", [_changed(device, rate) for device in devices])
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -97,7 +119,7 @@ def lab(plan: LabPlan) -> Iterator[Lab]:
         for node in nodes:
             _run_batch(node.namespace, "ip", _addresses(plan, node))
         _limit(plan, switch, nodes)
-        yield Lab(plan, nodes)
+        yield Lab(plan, nodes, switch)
 
 
 def _require_tools() -> None:
@@ -190,6 +212,12 @@ def _limit(plan: LabPlan, switch: Namespace, nodes: Sequence[Node]) -> None:
 def _bucket(device: str, rate: int) -> str:
     shape = f"rate {rate}bit burst {burst_bytes(rate)} limit {queue_bytes(rate)}"
     return f"qdisc add dev {device} root tbf {shape}"
+
+
+def _changed(device: str, rate: int | None) -> str:
+    if rate is None:
+        return f"qdisc del dev {device} root"
+    return _bucket(device, rate).replace("add", "replace", 1)
 
 
 def _run_batch(namespace: Namespace, tool: str, lines: Iterator[str] | Sequence[str]) -> None:

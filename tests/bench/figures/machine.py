@@ -16,6 +16,7 @@ _MEMORY = re.compile(r"^MemTotal:\s*(\d+) kB$", re.MULTILINE)
 _OWN_PAGES = (
     ":(top,exclude)tests/bench/RESULTS.md",
     ":(top,exclude)tests/bench/CONVERGENCE*",
+    ":(top,exclude)tests/bench/FAILURES.md",
 )
 
 

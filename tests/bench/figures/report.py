@@ -88,7 +88,7 @@ def render(results: Mapping[str, Result]) -> str:
     parts = [
         HEAD,
         *([QUICK] if any(result.quick for result in results.values()) else []),
-        *_made_on(results),
+        *made_on(results),
         *_failures(results),
         *_aims(rows),
         *_sections(rows),
@@ -96,7 +96,8 @@ def render(results: Mapping[str, Result]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _made_on(results: Mapping[str, Result]) -> Iterator[str]:
+def made_on(results: Mapping[str, Result]) -> Iterator[str]:
+    """Dates, machines and commits."""
     yield "## Made on"
     dates = sorted({result.date for result in results.values()})
     lines = [("date", " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "never")]
