@@ -51,6 +51,7 @@ CASES = {
     "P10": "the wire is exact unless another is asked for",
     "P12": "a daemon that has one core",
     "R01": "a rank that dies in mid-bucket is named to all, and nobody hangs",
+    "R02": "a node that falls silent is named in time, and goes on where it comes back sooner",
     "R04": "timeouts of call and group are honoured, and quoted",
     "R12": "no side asks more often whether the other is there than that one allows",
     "R18": "two jobs on the same daemons do not disturb one another",

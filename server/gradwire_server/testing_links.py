@@ -11,9 +11,10 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from gradwire_proto.v1 import peer_pb2
-from gradwire_server.errors import ProtocolError
+from gradwire_server.errors import LostError, ProtocolError
 from gradwire_server.group import Group, Node, Picture
 from gradwire_server.metrics import Metrics
+from gradwire_server.testing_relay import Relay
 from gradwire_server.transport.dialling import METHOD, OPTIONS
 from gradwire_server.transport.grpc import GrpcTransport
 from gradwire_server.transport.memory import MemoryNetwork
@@ -113,8 +114,13 @@ class GrpcLinks:
         dead: tuple[str, ...] = (),
         seed: int | None = None,
         damage: Callable[[int, bytes], bytes] | None = None,
+        relayed: bool = False,
+        resume_seconds: float = 0.0,
+        timeout_seconds: float = 60.0,
     ) -> None:
         """Every node listens on all hosts, and says that it does on the dead addresses, too.
+
+        Relayed, all that is sent to node n goes by way of relays[n].
 
         With a seed, frames are held up on their way. damage(node, frame) gives what comes of
         what a node has written; it is not asked of hellos.
@@ -125,7 +131,12 @@ class GrpcLinks:
         self._hosts = hosts
         self._random = None if seed is None else random.Random(seed)  # noqa: S311 - delays
         self._damage = damage
+        self._relayed = relayed
+        self._seconds = (resume_seconds, timeout_seconds)
         self._servers: list[grpc.aio.Server] = []
+        self.relays: list[Relay] = []
+        self.refusals: dict[int, LostError] = {}
+        """Nodes where the job is over, and what they say."""
         self.addresses: list[tuple[str, ...]] = []
         self.inboxes = [Inbox() for _ in range(nodes)]
         self.metrics: dict[int, Metrics] = {}
@@ -159,13 +170,24 @@ class GrpcLinks:
             self.addresses.append((*alive, *self._dead))
             self._servers.append(server)
             await server.start()
+            if self._relayed:
+                self.relays.append(relay := Relay())
+                self.addresses[node] = (await relay.open(self.addresses[node][0]),)
 
-    def attach(self, node: int) -> None:
+    def attach(self, node: int, attempt: int = 0) -> None:
         """Make a node's transport; it has not dialled yet."""
         group = Group(picture(*self.addresses), node)
         self.metrics[node] = metrics()
+        resume_seconds, timeout_seconds = self._seconds
         self.grpc[node] = GrpcTransport(
-            group, CHUNK_BYTES, self.inboxes[node], self.metrics[node], self._connections
+            group,
+            CHUNK_BYTES,
+            self.inboxes[node],
+            self.metrics[node],
+            self._connections,
+            attempt=attempt,
+            resume_seconds=resume_seconds,
+            timeout_seconds=timeout_seconds,
         )
 
     def _acceptor(self, node: int) -> Callable[[Any, Context], Coroutine[Any, Any, None]]:
@@ -176,9 +198,13 @@ class GrpcLinks:
             if not hello.pulse:
                 read, write = self._damaged(hello.node, node, read, write)
             try:
+                if (refusal := self.refusals.get(node)) is not None:
+                    raise refusal
                 await self.grpc[node].accept(hello, read, write)
             except ProtocolError as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            except LostError as error:
+                await context.abort(grpc.StatusCode.ABORTED, str(error))
 
         return exchange
 
@@ -217,6 +243,7 @@ class GrpcLinks:
     async def close(self) -> None:
         """End all links."""
         await asyncio.gather(*(end.close() for end in self.grpc.values()))
+        await asyncio.gather(*(relay.close() for relay in self.relays))
         await asyncio.gather(*(server.stop(None) for server in self._servers))
 
     @contextlib.asynccontextmanager

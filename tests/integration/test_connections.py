@@ -25,13 +25,17 @@ PATIENCE_SECONDS = 20.0
 
 
 def between(nodes: Cluster) -> Counter[str]:
-    """Established connections from the first daemon to each address of the second."""
-    there = set(query.describe(nodes.addresses[1]).addresses)
+    """Established connections from the first daemon to each address of the second.
+
+    Less the pulse, which leads to the first of these.
+    """
+    there = query.describe(nodes.addresses[1])
     seen: Counter[str] = Counter()
     for each in psutil.Process(nodes.daemons[0].pid).net_connections("tcp"):
         if each.raddr and each.status == psutil.CONN_ESTABLISHED:
             seen[f"{each.raddr.ip.removeprefix('::ffff:')}:{each.raddr.port}"] += 1
-    return Counter({address: seen[address] for address in there if seen[address]})
+    seen[there.address] -= 1
+    return Counter({each: seen[each] for each in there.addresses if seen[each] > 0})
 
 
 def counts(nodes: Cluster, wanted: int) -> Callable[[gradwire.Session], list[Counter[str]]]:
@@ -39,8 +43,10 @@ def counts(nodes: Cluster, wanted: int) -> Callable[[gradwire.Session], list[Cou
 
     def work(session: gradwire.Session) -> list[Counter[str]]:
         assert session.all_reduce(torch.ones(3)).wait().tolist() == [1.0] * 3
-        seen = [between(nodes)] if session.rank == 0 else []
         deadline = time.monotonic() + PATIENCE_SECONDS
+        while not between(nodes) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen = [between(nodes)] if session.rank == 0 else []
         enough = torch.zeros(1)
         while not enough.item():
             assert time.monotonic() < deadline, between(nodes)
@@ -50,7 +56,10 @@ def counts(nodes: Cluster, wanted: int) -> Callable[[gradwire.Session], list[Cou
         seen += [between(nodes)] if session.rank == 0 else []
         for _ in range(10):
             session.all_reduce(torch.ones(ELEMENTS)).wait()
-        return [*seen, between(nodes)] if session.rank == 0 else []
+        seen += [between(nodes)] if session.rank == 0 else []
+        # Who leaves takes the connections along.
+        session.all_reduce(torch.ones(1)).wait()
+        return seen
 
     return work
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire_server.errors import CorruptedError, ProtocolError
+from gradwire_server.transport import journal as journals
 from gradwire_server.transport.journal import (
     FRAME_BYTES,
     KEPT_BYTES,
@@ -102,6 +103,19 @@ class Talk:
             return False
         self.sides[side].journal.tell()
         return True
+
+    def cut(self, draw: random.Random) -> None:
+        """Another stream takes the place of this one; what was on the way is gone.
+
+        The hello of one side may have been written some time before: then it is not the newest.
+        """
+        stale = self.sides[0].journal.heard_index
+        for _ in range(draw.randrange(4)):
+            self.arrive(draw.randrange(2))
+        for way in self.ways:
+            way.clear()
+        self.sides[0].journal.resume(self.sides[1].journal.heard_index)
+        self.sides[1].journal.resume(stale)
 
     def end(self) -> None:
         """Go on until nothing happens any more."""
@@ -201,6 +215,60 @@ def test_every_frame_arrives_once_and_in_order_whatever_is_damaged(
             getattr(talk, act)(side)
     talk.end()
     both_heard(talk, *map(range, said))
+
+
+@given(
+    st.lists(st.sampled_from(("say", "say", "write", "write", "arrive", "tell", "cut"))),
+    st.randoms(use_true_random=False),
+    st.sampled_from((0.0, 0.2)),
+    st.sampled_from((1, KEPT_BYTES)),
+)
+def test_every_frame_arrives_once_and_in_order_however_often_the_stream_is_cut(
+    acts: list[str], draw: random.Random, rate: float, kept: int
+) -> None:
+    budget = MOST_DAMAGED - 1
+
+    def damages(*_: object) -> bool:
+        nonlocal budget
+        more = budget > 0 and draw.random() < rate
+        budget -= more
+        return more
+
+    talk, said = Talk(damages), [0, 0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journals, "KEPT_BYTES", kept)
+        for act in acts:
+            side = draw.randrange(2)
+            if act == "cut":
+                talk.cut(draw)
+            elif act == "say":
+                talk.sides[side].queue.append(said[side])
+                said[side] += 1
+            else:
+                getattr(talk, act)(side)
+        talk.end()
+    both_heard(talk, *map(range, said))
+
+
+def test_what_the_other_side_heard_is_not_written_again_where_a_stream_is_cut() -> None:
+    talk = Talk(never)
+    one, other = talk.sides
+    one.queue.extend(range(6))
+    for _ in range(6):
+        talk.write(0)
+    for _ in range(4):
+        talk.arrive(1)
+    talk.ways[0].clear()
+    one.journal.resume(other.journal.heard_index)
+    assert [one.next(), one.next(), one.next()] == [(5, 0, 4), (6, 0, 5), None]
+
+
+def test_who_heard_on_an_old_stream_what_was_never_sent_breaks_the_rules() -> None:
+    journal = Journal()
+    journal.stamp()
+    journal.keep(b"")
+    with pytest.raises(ProtocolError, match="it heard frame 2, and 1 was the last"):
+        journal.resume(2)
 
 
 @pytest.mark.case("M29")
