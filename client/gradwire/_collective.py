@@ -12,6 +12,7 @@ from gradwire_proto.nonfinite import NOBODY, Finding, first_nonfinite, least
 if TYPE_CHECKING:
     import torch
 
+    from gradwire._errors import AggregationError
     from gradwire._order import Order
     from gradwire._pipeline import Outcome
 
@@ -43,6 +44,12 @@ class Collective:
     def size(self) -> int:
         """Bytes."""
         return self.order.flat.nbytes
+
+    def blame(self, error: AggregationError) -> AggregationError:
+        """The error, which also says what it has kept from a result, if that has a name."""
+        if self.order.origin is None:
+            return error
+        return type(error)(f"{error}; it is {self.order.origin}")
 
     def hear(self, found: Finding, start: int, stop: int, rank: int) -> None:
         """The result of the elements [start, stop) is not finite. Called before they are

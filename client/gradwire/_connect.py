@@ -9,6 +9,7 @@ import socket
 import tempfile
 import time
 from functools import partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from gradwire import _embedded
@@ -61,6 +62,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     timeout: float | None = None,
     connect_timeout: float | None = None,
     warn_after: float | None = None,
+    first_timeout: float | None = None,
     daemon: str | None = None,
     store: Store | None = None,
     rank: int | None = None,
@@ -80,10 +82,12 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     one that is started for the job and ends with it.
 
     Times are in seconds. `timeout` (60): how long a collective waits for a rank. `warn_after`
-    (a quarter of it): when the daemon names the missing ranks. `connect_timeout` (30): how long
-    this call waits for ranks and daemons. `insecure`: an embedded daemon may listen to other
-    hosts though nobody is authenticated. `weight`: see Session.weight. `model`: whose
-    parameters are to be called by their names; see Session.watch.
+    (a quarter of it): when the daemon names the missing ranks. `first_timeout` (ten times
+    `timeout`): instead of that in DDP's first step, in which ranks may compile.
+    `connect_timeout` (30): how long this call waits for ranks and daemons. `insecure`: an
+    embedded daemon may listen to other hosts though nobody is authenticated. `weight`: see
+    Session.weight. `model`: whose parameters are to be called by their names; see
+    Session.watch.
 
     `wire`: how sums cross from node to node. A name ("exact", "bf16", "fp16", "int8", "fp8",
     "topk"), a gradwire.Wire, a list of pairs of a pattern of parameters' names and a wire, of
@@ -103,6 +107,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         timeout=timeout,
         connect_timeout=connect_timeout,
         warn_after=warn_after,
+        first_timeout=first_timeout,
         daemon=daemon,
         insecure=insecure,
         wire=wire,
@@ -258,7 +263,8 @@ class _Table:
 
         page = page_bytes(seat.chunk_bytes)
         mail = Mail(self._rank, self._world_size, page, lambda: daemon.post(seat.seat))
-        pipeline = Pipeline(carrier, self._settings.timeout, guard.judge)
+        settings = self._settings
+        pipeline = Pipeline(carrier, settings.timeout, guard.judge, settings.first_timeout)
         pipeline.attend(ended)
         return Way(pipeline, mail, leave, carrier.path, _Vault(daemon, seat.seat))
 
@@ -275,9 +281,11 @@ class _Table:
             pid=os.getpid(),
             shared_memory=settings.shared_memory,
             urgent=urgent,
+            version=version("gradwire"),
         )
         request.timeout.FromMilliseconds(int(1000 * settings.timeout))
         request.warn_after.FromMilliseconds(int(1000 * settings.warn_after))
+        request.first_timeout.FromMilliseconds(int(1000 * settings.first_timeout))
         request.connect_timeout.FromMilliseconds(int(1000 * settings.connect_timeout))
         return request
 

@@ -119,8 +119,17 @@ def _pass(_: Order, __: Finding) -> None:
 class Pipeline:
     """One rank's collectives. All methods may be called from any thread."""
 
-    def __init__(self, carrier: Carrier, timeout: float, judge: Judge = _pass) -> None:
-        """`judge` is called with what is not finite; what it raises becomes the outcome."""
+    def __init__(
+        self,
+        carrier: Carrier,
+        timeout: float,
+        judge: Judge = _pass,
+        first_timeout: float = 0.0,
+    ) -> None:
+        """`judge` is called with what is not finite; what it raises becomes the outcome.
+
+        `first_timeout`: for what is of a training's first step, where that is longer.
+        """
         self._rounds = self._bytes = 0
         self._seconds = 0.0
         self.over: AggregationError | None = None
@@ -129,6 +138,7 @@ class Pipeline:
         self._carrier = carrier
         self._judge = judge
         self._timeout = timeout
+        self._first_timeout = max(timeout, first_timeout)
         self._lock = threading.RLock()
         self._open: dict[int, Collective] = {}
         self._ahead: dict[int, AggregationError] = {}
@@ -182,7 +192,7 @@ class Pipeline:
             else:
                 self._carrier.skip(sequence)
         if failed is not None:
-            self._resolve(collective, failed)
+            self._resolve(collective, collective.blame(failed))
 
     def check_process(self) -> None:
         """Raise LostError in a process forked from the one that connected."""
@@ -236,7 +246,7 @@ class Pipeline:
                 self._failed(self._said.popleft())
             for collective in waiting:
                 text = f"{error}; collective {collective.sequence} has no result here"
-                self._resolve(collective, type(error)(text))
+                self._resolve(collective, collective.blame(type(error)(text)))
             if mine:
                 with self._lock:
                     self._carrier.close(orphaned=orphaned)
@@ -340,7 +350,7 @@ class Pipeline:
             if sequence >= self._next_sequence and self._carrier.told_early:
                 self._ahead[sequence] = error
         if collective is not None:
-            self._resolve(collective, error)
+            self._resolve(collective, collective.blame(error))
 
     def _resolve(self, collective: Collective, error: AggregationError | None) -> None:
         with self._lock:
@@ -361,7 +371,12 @@ class Pipeline:
 
     def _check_silence(self) -> None:
         silent = time.monotonic() - self._heard
-        if self._open and silent > self._timeout + SILENCE_GRACE_SECONDS:
+        if not self._open or silent <= self._timeout + SILENCE_GRACE_SECONDS:
+            return
+        with self._lock:
+            first = any(each.order.described.spec.first_step for each in self._open.values())
+        patience = self._first_timeout if first else self._timeout
+        if silent > patience + SILENCE_GRACE_SECONDS:
             self.end(
                 LostError(
                     f"{self._carrier.daemon} has been silent for {silent:.0f} s, though"

@@ -280,6 +280,7 @@ def _make_job(  # noqa: PLR0913 - what a job is made of
         settings.connections,
         settings.shm_dir,
         request.urgent,
+        request.first_timeout.ToTimedelta().total_seconds(),
     )
     return Job(group, terms, arena, kernels, metrics, precedence)
 

@@ -116,9 +116,10 @@ class Job:
         """A rank is gone without a word: the job is over."""
         if rank not in self._seats:
             return
-        member = self._seats[rank].member
+        member, sequence = self._seats[rank].member, self.engine.under_way
         self._vacate(rank)
-        self.engine.fail(LostError(f"{member} is lost: {reason}"))
+        meanwhile = "" if sequence is None else f" while round {sequence} was under way"
+        self.engine.fail(LostError(f"{member} is lost: {reason}{meanwhile}"))
         self._end_if_empty()
 
     def seat_of(self, token: str) -> int | None:

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from gradwire_proto import PROTOCOL, wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
+from gradwire_server import obituary
 from gradwire_server.errors import (
     GradwireServerError,
     LostError,
@@ -26,6 +28,7 @@ from gradwire_server.errors import (
     StartError,
 )
 from gradwire_server.group import Member, Node, Picture
+from gradwire_server.job_status import job_status
 from gradwire_server.seat import read_request
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CONNECT_SECONDS = 30.0
 FIRST_MESSAGE_SECONDS = 10.0
+_ENDED = "its stream ended without leaving the job"
 
 _STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
@@ -162,8 +166,9 @@ class Aggregator:
         if request.protocol != PROTOCOL:
             raise RefusedError(
                 f"this daemon is gradwire {self._identity.version} and speaks protocol"
-                f" {PROTOCOL}, rank {request.rank} speaks {request.protocol}; install the same"
-                " release on both"
+                f" {PROTOCOL}, rank {request.rank} on {request.host or 'an unnamed host'} is"
+                f" gradwire {request.version or 'of another release'} and speaks"
+                f" {request.protocol}; install the same release on both"
             )
         picture = _picture(request)
         job = await self._jobs.enter(picture, request)
@@ -195,13 +200,13 @@ class Aggregator:
     async def reduce(self, _: object, context: Context) -> None:
         """One rank's stream of chunks, in the messages themselves."""
         job: Job | None = None
-        rank = -1
+        rank, life = -1, obituary.Life(0)
         try:
             first = pb.ReduceRequest.FromString(await _read(context))
             found, rank = self._jobs.find_seat(first.seat)
             found.open(rank, _Stream(context))
             # Only now: a second stream with the same seat must not end the first.
-            job = found
+            job, life = found, _life(found, rank, context)
             while (data := await context.read()) is not grpc.aio.EOF:
                 request, payload = wire.split(data, pb.ReduceRequest)
                 job.engine.contribute(rank, *read_request(request, payload))
@@ -209,7 +214,7 @@ class Aggregator:
             raise ProtocolError(f"this is no ReduceRequest: {error}") from None
         finally:
             if job is not None:
-                job.lose(rank, "its stream ended without leaving the job")
+                obituary.mourn(life, partial(job.lose, rank), _ENDED)
 
     async def post(self, _: object, context: Context) -> None:
         """One rank's letters, in the messages themselves; its end is no more than that."""
@@ -248,7 +253,7 @@ class Aggregator:
             address=self._identity.address,
             socket=self._identity.socket,
             metrics=self._identity.metrics,
-            jobs=[_job_status(job) for job in self._jobs.all],
+            jobs=[job_status(job) for job in self._jobs.all],
         )
         response.uptime.FromMilliseconds(
             int(1000 * (time.monotonic() - self._identity.started))
@@ -329,6 +334,11 @@ async def _read(context: Context) -> bytes:
     return bytes(data)
 
 
+def _life(job: Job, rank: int, context: Context) -> obituary.Life:
+    member = job.group.members[rank]
+    return obituary.of(member.pid, member.host, context.peer())
+
+
 def _network() -> str:
     """This boot of this host, and the network namespace in it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -352,39 +362,3 @@ def _picture(request: pb.JoinRequest) -> Picture:
 
 def _seconds(duration: Duration, default: float) -> float:
     return duration.ToTimedelta().total_seconds() or default
-
-
-def _job_status(job: Job) -> pb.JobStatus:
-    group, engine = job.group, job.engine
-    status = pb.JobStatus(
-        generation=group.picture.generation,
-        world_size=group.picture.world_size,
-        node=group.node,
-        rounds_done=engine.done,
-        rounds_failed=engine.failed_count,
-        rounds_open=engine.open_rounds,
-        failure=str(group.failure or ""),
-    )
-    for node in group.picture.nodes:
-        status.nodes.add(
-            id=node.id,
-            address=node.address,
-            host=node.host,
-            ranks=node.ranks,
-            addresses=node.addresses,
-            bandwidth=node.bandwidth,
-        )
-    for rank in group.local_ranks:
-        member = group.members.get(rank)
-        status.ranks.add(
-            rank=rank,
-            host=member.host if member else "",
-            pid=member.pid if member else 0,
-            joined=member is not None,
-            path=job.path(rank),
-            sequences=engine.sequences(rank),
-        )
-    for peer, link in job.transport.status().items():
-        address = group.picture.nodes[peer].address
-        status.links.add(node=peer, address=address, **link._asdict())
-    return status

@@ -30,6 +30,8 @@ class Terms:
     """Where shared memory is made."""
     urgent: bool = False
     """Goes before other generations on the way to the same nodes."""
+    first_timeout_seconds: float = 0.0
+    """Of rounds of the first training step, where that is longer."""
 
     def geometry(self, picture: Picture) -> int:
         """Digests all that says which node adds up which elements: what one has lost is of no
