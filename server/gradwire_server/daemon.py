@@ -143,7 +143,7 @@ async def _running(
         doorbell.open()
         stack.callback(doorbell.close)
         identity.doorbell = str(doorbell.path)
-        await _start_server(stack, settings, identity, jobs)
+        await _start_server(stack, settings, identity, jobs, metrics)
         if settings.embedded:
             idle = asyncio.create_task(_stop_when_idle(jobs, stop))
             stack.callback(idle.cancel)
@@ -151,12 +151,16 @@ async def _running(
 
 
 async def _start_server(
-    stack: contextlib.AsyncExitStack, settings: Settings, identity: Identity, jobs: Jobs
+    stack: contextlib.AsyncExitStack,
+    settings: Settings,
+    identity: Identity,
+    jobs: Jobs,
+    metrics: Metrics,
 ) -> None:
     """Serve both services; the stack ends health checks, then jobs, then calls."""
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers(
-        handlers(Aggregator(identity, jobs), Peer(jobs), Residuals(jobs))
+        handlers(Aggregator(identity, jobs), Peer(jobs), Residuals(jobs), metrics.errors)
     )
     checks = await _add_standard_services(server)
     _bind(server, settings, identity)

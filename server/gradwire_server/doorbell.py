@@ -12,7 +12,6 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -146,11 +145,10 @@ class _Visitor:
         self._gone(self)
         if (job := self._job) is None:
             return
-        lose = partial(job.lose, self._rank)
         if reason:
-            lose(reason)
+            job.lose(self._rank, reason)
         else:
-            obituary.mourn(self._life, lose, GONE)
+            job.mourn(self._rank, self._life, GONE)
 
     def _read(self) -> None:
         try:

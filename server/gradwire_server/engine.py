@@ -132,7 +132,10 @@ class Engine:
         return brought
 
     def _has_failed(self, sequence: int) -> bool:
-        return self.group.failure is not None or self._rounds.failure(sequence) is not None
+        return self._rounds.failure(sequence) is not None
+
+    def _is_over(self, sequence: int) -> bool:
+        return self.group.failure is not None or self._has_failed(sequence)
 
     @property
     def under_way(self) -> int | None:
@@ -331,7 +334,7 @@ class Engine:
             now = self._clock()
             self._check_departed()
             waiting = self._waiting(now)
-            for sequence, error in self._lateness.look(waiting, now, self._has_failed):
+            for sequence, error in self._lateness.look(waiting, now, self._is_over):
                 self.fail_round(sequence, error)
             since = self.straggling.since
             came = self._chain.arrivals(since) if self._chain and self.chained else None

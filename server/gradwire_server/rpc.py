@@ -8,7 +8,6 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from gradwire_server.seat import read_request
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
+    from prometheus_client import Counter
 
     from gradwire_server.job import Job, Jobs
     from gradwire_server.office import Tray
@@ -58,9 +58,15 @@ Method = Callable[[Any, Context], Awaitable[Any]]
 
 
 def handlers(
-    aggregator: Aggregator, peer: Peer, residuals: Residuals
+    aggregator: Aggregator, peer: Peer, residuals: Residuals, errors: Counter
 ) -> list[grpc.GenericRpcHandler]:
-    """Both services. Reduce, Post and Exchange carry raw messages, to spare payloads a copy."""
+    """Both services. Reduce, Post and Exchange carry raw messages, to spare payloads a copy.
+
+    What is refused is counted, by kind.
+    """
+
+    def refusing(method: Method) -> Method:
+        return _refusing(method, errors)
 
     def unary(
         method: Callable[..., Any], request: type[Message], response: type[Message]
@@ -98,7 +104,7 @@ def handlers(
     ]
 
 
-def refusing(method: Method) -> Method:
+def _refusing(method: Method, errors: Counter) -> Method:
     """Our errors as gRPC's statuses.
 
     gRPC remembers the last call, its error and thereby its frames until the next call comes:
@@ -111,6 +117,9 @@ def refusing(method: Method) -> Method:
         except GradwireServerError as error:
             code = next(code for kind, code in _STATUS if isinstance(error, kind))
             text = str(error)
+            if isinstance(error, RefusedError):
+                # The others are counted where they end something.
+                errors.labels(kind="RefusedError").inc()
         await context.abort(code, text)
         raise AssertionError("abort raises")
 
@@ -214,7 +223,7 @@ class Aggregator:
             raise ProtocolError(f"this is no ReduceRequest: {error}") from None
         finally:
             if job is not None:
-                obituary.mourn(life, partial(job.lose, rank), _ENDED)
+                job.mourn(rank, life, _ENDED)
 
     async def post(self, _: object, context: Context) -> None:
         """One rank's letters, in the messages themselves; its end is no more than that."""
