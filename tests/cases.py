@@ -50,11 +50,23 @@ CASES = {
     "P08": "buckets leave while backward still runs",
     "P10": "the wire is exact unless another is asked for",
     "P12": "a daemon that has one core",
+    "R01": "a rank that dies is named to all others, with how, and in which bucket of which step",
+    "R03": "nothing of an earlier life of a job is taken for the next one's",
     "R04": "timeouts of call and group are honoured, and quoted",
+    "R06": "who does not come to a collective is named, once, and counted",
+    "R11": "a rank may start before its daemon",
     "R12": "no side asks more often whether the other is there than that one allows",
+    "R14": "open streams keep nobody else out",
+    "R16": "two daemons can't have one address",
     "R18": "two jobs on the same daemons do not disturb one another",
+    "R21": "forked children and their ends do no harm",
+    "R22": "a daemon stops when it is told to, whatever is under way",
+    "R25": "a rank that died while it joined is named, and does not count for ever",
+    "R26": "times that would hide one another are refused",
+    "R28": "tensors of all sizes around those of messages",
     "E01": "the process group has futures, works and all collectives",
     "E06": "compiled models train as they do uncompiled",
+    "E17": "a launcher forms a job again without a rank that died, or a node that left",
 }
 
 

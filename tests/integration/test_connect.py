@@ -58,6 +58,7 @@ class Meeting:
             return list(pool.map(lambda rank: self.connect(rank, daemons[rank]), daemons))
 
 
+@pytest.mark.case("R11")
 def test_nobody_at_the_daemons_address_is_an_error_with_the_address_and_a_remedy(
     tmp_path: Path,
 ) -> None:
@@ -70,6 +71,7 @@ def test_nobody_at_the_daemons_address_is_an_error_with_the_address_and_a_remedy
             assert word in str(caught.value)
 
 
+@pytest.mark.case("R25")
 def test_missing_ranks_are_named_to_every_rank_that_came(nodes: Cluster) -> None:
     meeting = Meeting(4)
 
@@ -110,6 +112,7 @@ def test_of_two_processes_with_one_rank_only_one_gets_the_seat(
         assert [each.wait().item() for each in rounds] == [2.0, 2.0]
 
 
+@pytest.mark.case("R03")
 @pytest.mark.parametrize("rank", [1, 0])
 def test_a_rank_that_is_restarted_alone_is_refused_and_told_why(
     nodes: Cluster, rank: int

@@ -67,6 +67,7 @@ def test_an_idle_daemon_stops_in_good_order(number: signal.Signals, memory: Path
         assert_stops(nodes, number, memory)
 
 
+@pytest.mark.case("R22")
 @pytest.mark.parametrize(("number", "switch"), [(signal.SIGTERM, "on"), (signal.SIGINT, "off")])
 def test_a_busy_daemon_stops_in_good_order_and_its_ranks_are_told(
     number: signal.Signals, switch: str, memory: Path, monkeypatch: pytest.MonkeyPatch

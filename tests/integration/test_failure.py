@@ -152,6 +152,7 @@ def assert_rank_1_is_mourned(
         assert seconds < NOTICE_SECONDS
 
 
+@pytest.mark.case("R01")
 def test_a_rank_that_dies_before_its_first_collective_is_named(
     nodes: Cluster, tmp_path: Path
 ) -> None:

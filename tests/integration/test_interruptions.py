@@ -79,6 +79,7 @@ def test_a_script_that_ends_in_mid_collective_ends_at_once_and_is_named(node: Cl
         assert disturbed.wait(SECONDS) == 0
 
 
+@pytest.mark.case("R21")
 def test_a_forked_child_neither_harms_its_parents_session_nor_hides_its_end(
     node: Cluster,
 ) -> None:

@@ -90,6 +90,7 @@ def test_meeting_again_in_the_same_store_is_a_new_generation() -> None:
     assert first != second
 
 
+@pytest.mark.case("R28")
 def test_a_mistake_is_told_to_every_rank() -> None:
     found = meet([daemon("a"), daemon("b", chunk_bytes=8192)])
     for each in found:
