@@ -50,7 +50,7 @@ CASES = {
     "P08": "buckets leave while backward still runs",
     "P10": "the wire is exact unless another is asked for",
     "P12": "a daemon that has one core",
-    "R01": "a rank that dies is named to all others, with how, and in which bucket of which step",
+    "R01": "a rank that dies is named to all others, and how, and in which bucket",
     "R03": "nothing of an earlier life of a job is taken for the next one's",
     "R04": "timeouts of call and group are honoured, and quoted",
     "R06": "who does not come to a collective is named, once, and counted",
