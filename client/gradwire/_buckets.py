@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gradwire._order import gathering, reducing
 from gradwire._result import joined
-from gradwire._tensor import can_be_nonfinite, inspected, revoking
+from gradwire._tensor import can_be_nonfinite, inspected, of_first_step, revoking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,4 +85,6 @@ class Buckets:
             described = inspected(described, skips=self.guard.skips)
         if described.spec.identity and self.guard.revokes(described.spec.identity, order):
             described = revoking(described)
+        if order.origin is not None and order.origin.step == 1:
+            described = of_first_step(described)
         return order if described is order.described else order._replace(described=described)

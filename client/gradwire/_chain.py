@@ -119,13 +119,15 @@ class Chain:
         target = row.data_ptr() - first * row.itemsize
         work = _Work(collective, sequence, plan, address, target, collective.taken)
         self._queue.append(work)
-        self._control.submitted(self._rank, sequence + 1)
+        if order.described.spec.first_step:
+            self._control.of_first_step(self._rank, sequence + 1)
+        self._control.submitted(self._rank, sequence + 1, time.monotonic_ns())
         if sequence >= self._control.limit:
             self._ring(pb.Ring(beyond=sequence))
 
     def skip(self, sequence: int) -> None:
         """See Carrier."""
-        self._control.submitted(self._rank, sequence + 1)
+        self._control.submitted(self._rank, sequence + 1, time.monotonic_ns())
 
     def advance(self) -> Collective | bool:
         """See Carrier."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import socket
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Message")
 
+log = logging.getLogger(__name__)
+
 LEAVE_SECONDS = 2.0
+PROGRESS_SECONDS = 10.0
+"""A rank that waits for its daemon says so after this time."""
 LONGEST_PACKET = 64 * 1024
 
 OPTIONS: list[tuple[str, Any]] = [
@@ -79,16 +84,30 @@ class Daemon:
 
     def describe(self, timeout_seconds: float, *, wait: bool) -> pb.DescribeResponse:
         """Who the daemon is; with wait, as soon as it answers. Raises ConnectError."""
+        call = self._stub.Describe.future(
+            pb.DescribeRequest(), timeout=timeout_seconds, wait_for_ready=wait
+        )
         try:
-            return self._stub.Describe(
-                pb.DescribeRequest(), timeout=timeout_seconds, wait_for_ready=wait
-            )
+            return self._answer(call, timeout_seconds)
         except grpc.RpcError as error:
             raise ConnectError(
                 f"no gradwire daemon answered at {self.address} within {timeout_seconds:g} s"
                 f" ({_details(error)}). Start one with `gradwire serve`, set GRADWIRE_DAEMON to"
                 " where it listens, or unset it to have an embedded one"
             ) from error
+
+    def _answer(self, call: Any, timeout_seconds: float) -> pb.DescribeResponse:  # noqa: ANN401
+        try:
+            early: pb.DescribeResponse = call.result(PROGRESS_SECONDS)
+        except grpc.FutureTimeoutError:
+            log.warning(
+                "no daemon answers at %s yet; waiting for it, %g s in all (connect_timeout)",
+                self.address,
+                timeout_seconds,
+            )
+            late: pb.DescribeResponse = call.result()
+            return late
+        return early
 
     def join(self, request: pb.JoinRequest, timeout_seconds: float) -> pb.JoinResponse:
         """Take a seat. Raises ConnectError with the daemon's reason."""

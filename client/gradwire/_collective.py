@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from gradwire._carrier import Outcome
+    from gradwire._errors import AggregationError
     from gradwire._order import Order
 
 
@@ -45,6 +46,12 @@ class Collective:
     def size(self) -> int:
         """Bytes."""
         return self.order.flat.nbytes
+
+    def blame(self, error: AggregationError) -> AggregationError:
+        """The error, which also says what it has kept from a result, if that has a name."""
+        if self.order.origin is None:
+            return error
+        return type(error)(f"{error}; it is {self.order.origin}")
 
     def hear(self, found: Finding, start: int, stop: int, rank: int) -> None:
         """The result of the elements [start, stop) is not finite. Called before they are

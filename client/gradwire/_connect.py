@@ -8,7 +8,7 @@ import os
 import socket
 import tempfile
 from functools import partial
-from importlib import metadata
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from gradwire import _embedded
@@ -55,6 +55,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     timeout: float | None = None,
     connect_timeout: float | None = None,
     warn_after: float | None = None,
+    first_timeout: float | None = None,
     daemon: str | None = None,
     store: Store | None = None,
     rank: int | None = None,
@@ -75,12 +76,14 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
     one that is started for the job and ends with it.
 
     Times are in seconds. `timeout` (60): how long a collective waits for a rank. `warn_after`
-    (a quarter of it): when the daemon names the missing ranks. `connect_timeout` (30): how long
-    this call waits for ranks and daemons. `resume` (30, and at most `timeout`): how long a
-    daemon or a network that is gone is waited for; then everything goes on, with the same bits.
-    0: not at all. Equal on all ranks. `insecure`: an embedded daemon may listen to other
-    hosts though nobody is authenticated. `weight`: see Session.weight. `model`: whose
-    parameters are to be called by their names; see Session.watch.
+    (a quarter of it): when the daemon names the missing ranks. `first_timeout` (ten times
+    `timeout`): instead of that in DDP's first step, in which ranks may compile.
+    `connect_timeout` (30): how long this call waits for ranks and daemons. `resume` (30, and at
+    most `timeout`): how long a daemon or a network that is gone is waited for; then everything
+    goes on, with the same bits. 0: not at all. Equal on all ranks. `insecure`: an embedded
+    daemon may listen to other hosts though nobody is authenticated. `weight`: see
+    Session.weight. `model`: whose parameters are to be called by their names; see
+    Session.watch.
 
     `wire`: how sums cross from node to node. A name ("exact", "bf16", "fp16", "int8", "fp8",
     "topk"), a gradwire.Wire, a list of pairs of a pattern of parameters' names and a wire, of
@@ -100,6 +103,7 @@ def connect(  # noqa: PLR0913 - keywords only, and each is a user's to choose
         timeout=timeout,
         connect_timeout=connect_timeout,
         warn_after=warn_after,
+        first_timeout=first_timeout,
         daemon=daemon,
         insecure=insecure,
         resume=resume,
@@ -245,12 +249,12 @@ class _Table:
 
         resumes = seat.resumes
         mail = Mail(self._rank, self._world_size, seat.page_bytes, seat.post, resumes=resumes)
-        timeout = self._settings.timeout
+        how = self._settings.timeout, guard.judge, self._settings.first_timeout
         if resumes:
             recovery = Recovery(seat, self._rank, mail.reset)
-            pipeline: Pipeline = ResumingPipeline(carrier, timeout, guard.judge, recovery)
+            pipeline: Pipeline = ResumingPipeline(recovery, carrier, *how)
         else:
-            pipeline = Pipeline(carrier, timeout, guard.judge)
+            pipeline = Pipeline(carrier, *how)
         pipeline.attend(ended)
         return Way(pipeline, mail, seat.leave, carrier.path, seat)
 
@@ -267,10 +271,11 @@ class _Table:
             pid=os.getpid(),
             shared_memory=settings.shared_memory,
             urgent=urgent,
-            version=metadata.version("gradwire"),
+            version=version("gradwire"),
         )
         request.timeout.FromMilliseconds(int(1000 * settings.timeout))
         request.warn_after.FromMilliseconds(int(1000 * settings.warn_after))
+        request.first_timeout.FromMilliseconds(int(1000 * settings.first_timeout))
         request.connect_timeout.FromMilliseconds(int(1000 * settings.connect_timeout))
         request.resume.FromMilliseconds(int(1000 * settings.resume))
         return request

@@ -51,8 +51,17 @@ def _pass(_: Order, __: Finding) -> None:
 class Pipeline:
     """One rank's collectives. All methods may be called from any thread."""
 
-    def __init__(self, carrier: Carrier, timeout: float, judge: Judge = _pass) -> None:
-        """`judge` is called with what is not finite; what it raises becomes the outcome."""
+    def __init__(
+        self,
+        carrier: Carrier,
+        timeout: float,
+        judge: Judge = _pass,
+        first_timeout: float = 0.0,
+    ) -> None:
+        """`judge` is called with what is not finite; what it raises becomes the outcome.
+
+        `first_timeout`: for what is of a training's first step, where that is longer.
+        """
         self._rounds = self._bytes = 0
         self._seconds = 0.0
         self.over: AggregationError | None = None
@@ -63,6 +72,7 @@ class Pipeline:
         self._timeout = timeout
         self._away = False
         """What is handed in is kept until the seat is taken again."""
+        self._first_timeout = max(timeout, first_timeout)
         self._lock = threading.RLock()
         self._open: dict[int, Collective] = {}
         self._ahead: dict[int, AggregationError] = {}
@@ -116,7 +126,7 @@ class Pipeline:
             if not self._away:
                 self._hand_in(collective, failed)
         if failed is not None:
-            self._resolve(collective, failed)
+            self._resolve(collective, collective.blame(failed))
 
     def _hand_in(self, collective: Collective, failed: AggregationError | None) -> None:
         if failed is None:
@@ -176,7 +186,7 @@ class Pipeline:
                 self._failed(self._said.popleft())
             for collective in waiting:
                 text = f"{error}; collective {collective.sequence} has no result here"
-                self._resolve(collective, type(error)(text))
+                self._resolve(collective, collective.blame(type(error)(text)))
             if mine:
                 with self._lock:
                     self._carrier.close(orphaned=orphaned)
@@ -293,7 +303,7 @@ class Pipeline:
             if sequence >= self._next_sequence and self._carrier.told_early:
                 self._ahead[sequence] = error
         if collective is not None:
-            self._resolve(collective, error)
+            self._resolve(collective, collective.blame(error))
 
     def _completed(self, collective: Collective) -> None:
         self._resolve(collective, None)
@@ -317,7 +327,12 @@ class Pipeline:
 
     def _check_silence(self) -> None:
         silent = time.monotonic() - self._heard
-        if self._open and not self._resting and silent > self._timeout + SILENCE_GRACE_SECONDS:
+        if not self._open or self._resting or silent <= self._timeout + SILENCE_GRACE_SECONDS:
+            return
+        with self._lock:
+            first = any(each.order.described.spec.first_step for each in self._open.values())
+        patience = self._first_timeout if first else self._timeout
+        if silent > patience + SILENCE_GRACE_SECONDS:
             self.end(
                 LostError(
                     f"{self._carrier.daemon} has been silent for {silent:.0f} s, though"

@@ -14,8 +14,9 @@ import os
 import time
 import uuid
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -66,6 +67,16 @@ class Card:
     bandwidth: int = 0
     workers: list[list[str]] = field(default_factory=list)
     """Addresses of the daemon's further workers."""
+    rank_protocol: int = PROTOCOL
+    rank_version: str = ""
+    """The others are the daemon's."""
+
+    @classmethod
+    def read(cls, text: bytes) -> Card:
+        """What a rank has published; another release may say more than this one knows."""
+        known = {each.name for each in fields(cls)}
+        said = json.loads(text).items()
+        return cls(**{name: value for name, value in said if name in known})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +129,7 @@ class Meeting:
         """Show this rank's daemon, and learn the whole picture."""
         card = Card(
             self._token,
-            PROTOCOL,
+            daemon.protocol,
             daemon.version,
             daemon.node_id,
             daemon.address,
@@ -129,6 +140,7 @@ class Meeting:
             list(daemon.addresses),
             daemon.bandwidth,
             [list(worker.addresses) for worker in daemon.workers],
+            rank_version=version("gradwire"),
         )
         if self._rank == 0 and not self.first("picture"):
             raise ConnectError(_ANOTHER.format(rank=0))
@@ -149,7 +161,7 @@ class Meeting:
                 " gradwire.connect()?"
             )
         else:
-            cards = [Card(**json.loads(self._store.get(key))) for key in keys]
+            cards = [Card.read(self._store.get(key)) for key in keys]
             error = check(cards)
         if error:
             self.publish("picture", {"error": error})
@@ -193,7 +205,15 @@ def check(cards: list[Card]) -> str:
                 f"{value} (rank {rank}, gradwire {cards[rank].version})"
                 for value, rank in values.items()
             )
-            return f"the ranks' daemons differ in {name}: {said}; make them equal"
+            same = "install one release everywhere" if name == "protocol" else "make them equal"
+            return f"the ranks' daemons differ in {name}: {said}; {same}"
+    for rank, card in enumerate(cards):
+        if card.rank_protocol != card.protocol:
+            return (
+                f"rank {rank} is gradwire {card.rank_version} and speaks protocol"
+                f" {card.rank_protocol}, its daemon on {card.host} is gradwire {card.version}"
+                f" and speaks {card.protocol}; install one release everywhere"
+            )
     exposed = len({card.network for card in cards}) > 1
     closed = [(card, local) for card in cards for local in _closed(card)]
     if exposed and closed:

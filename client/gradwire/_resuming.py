@@ -21,11 +21,16 @@ class ResumingPipeline(Pipeline):
     """See Pipeline. The listener, which hears that the daemon is gone, does what follows."""
 
     def __init__(
-        self, carrier: Carrier, timeout: float, judge: Judge, recovery: Recovery
+        self,
+        recovery: Recovery,
+        carrier: Carrier,
+        timeout: float,
+        judge: Judge,
+        first_timeout: float,
     ) -> None:
         self._recovery = recovery
         self._replay: Collective | None = None
-        super().__init__(carrier, timeout, judge)
+        super().__init__(carrier, timeout, judge, first_timeout)
 
     @property
     def _busy(self) -> bool:

@@ -25,6 +25,9 @@ LONGEST_SECONDS = 30 * 24 * 3600.0
 RESUME_SECONDS = 30.0
 """Long enough for a daemon's restart, and short beside what a night costs."""
 
+FIRST_STEP_FACTOR = 10
+"""In the first step ranks may compile for minutes."""
+
 POLICIES = ("pass", "raise", "skip")
 """What may become of a result that is not finite."""
 
@@ -36,6 +39,8 @@ class Settings:
     timeout: float
     connect_timeout: float
     warn_after: float
+    first_timeout: float
+    """Of collectives of DDP's first step."""
     daemon: str | None
     node: str | None
     shared_memory: bool
@@ -53,6 +58,7 @@ def load(  # noqa: PLR0913 - keywords only, as connect's
     timeout: float | None,
     connect_timeout: float | None,
     warn_after: float | None,
+    first_timeout: float | None = None,
     daemon: str | None,
     insecure: bool | None,
     resume: float | None = None,
@@ -81,6 +87,12 @@ def load(  # noqa: PLR0913 - keywords only, as connect's
         timeout=patience,
         connect_timeout=pick("GRADWIRE_CONNECT_TIMEOUT", connect_timeout, _seconds, 30.0),
         warn_after=pick("GRADWIRE_WARN_AFTER", warn_after, _seconds, patience / 4),
+        first_timeout=pick(
+            "GRADWIRE_FIRST_TIMEOUT",
+            first_timeout,
+            _seconds,
+            min(FIRST_STEP_FACTOR * patience, LONGEST_SECONDS) if patience > 0 else 1.0,
+        ),
         daemon=pick("GRADWIRE_DAEMON", daemon, str, "") or None,
         node=os.environ.get("GRADWIRE_NODE") or None,
         shared_memory=pick("GRADWIRE_SHM", None, _switch, default=True),
@@ -108,12 +120,16 @@ def _rule(wire: Wiring | None, mistakes: list[str]) -> Rule | None:
 
 
 def _time_mistakes(settings: Settings) -> Iterator[str]:
-    for name in ("timeout", "connect_timeout", "warn_after"):
-        if not 0 < (seconds := getattr(settings, name)) <= LONGEST_SECONDS:
-            limit = f"at most {LONGEST_SECONDS:.0f}"
-            yield f"{name}={seconds}: expected seconds above 0, {limit}"
+    times = ("timeout", "connect_timeout", "warn_after", "first_timeout")
+    seconds = {name: getattr(settings, name) for name in times}
+    wrong = {name: each for name, each in seconds.items() if not 0 < each <= LONGEST_SECONDS}
+    for name, each in wrong.items():
+        limit = f"at most {LONGEST_SECONDS:.0f}"
+        yield f"{name}={each}: expected seconds above 0, {limit}"
     if not settings.resume >= 0:
         yield f"resume={settings.resume}: expected seconds, 0 for not at all"
+    if not wrong and (mistake := _disorder(settings)):
+        yield mistake
 
 
 def _mistakes(settings: Settings, *, watches: bool) -> Iterator[str]:
@@ -130,6 +146,17 @@ def _mistakes(settings: Settings, *, watches: bool) -> Iterator[str]:
         yield f"verify={settings.verify_every}: expected steps, True or False"
     if settings.verify_every > 0 and not watches:
         yield "verify needs the model: connect(model=..., verify=...)"
+
+
+def _disorder(settings: Settings) -> str:
+    """Which time would be over before one that it has to outlast."""
+    if settings.warn_after < settings.timeout <= settings.first_timeout:
+        return ""
+    return (
+        f"warn_after={settings.warn_after:g}, timeout={settings.timeout:g},"
+        f" first_timeout={settings.first_timeout:g}: expected warn_after below timeout, and"
+        " timeout at most first_timeout"
+    )
 
 
 def _seconds(text: str) -> float:

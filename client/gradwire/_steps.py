@@ -27,6 +27,9 @@ class Origin:
     parameters: Sequence[torch.Tensor]
     last: bool
 
+    def __str__(self) -> str:
+        return f"bucket {self.index} of step {self.step}"
+
     @property
     def shapes(self) -> list[Shape]:
         """Of the parameters, in the bucket's order."""

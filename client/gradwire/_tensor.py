@@ -178,6 +178,15 @@ def inspected(whole: Described, *, skips: bool = False) -> Described:
 
 
 @lru_cache(maxsize=1024)
+def of_first_step(whole: Described) -> Described:
+    """The same, of a training's first step."""
+    spec = pb.Spec()
+    spec.CopyFrom(whole.spec)
+    spec.first_step = True
+    return Described(spec, spec.SerializeToString())
+
+
+@lru_cache(maxsize=1024)
 def revoking(whole: Described) -> Described:
     """The same, after a step that was not finite."""
     spec = pb.Spec()

@@ -102,7 +102,8 @@ def _job(job: pb.JobStatus) -> Group:
 
 
 def _ranks(job: pb.JobStatus) -> Table:
-    table = Table("rank", "node", "host", "process", "state", "path", "rounds begun")
+    names = ("rank", "node", "host", "process", "state", "path", "rounds begun", "straggling")
+    table = Table(*names)
     local = {rank.rank: rank for rank in job.ranks}
     for node, one in enumerate(job.nodes):
         for number in one.ranks:
@@ -112,8 +113,9 @@ def _ranks(job: pb.JobStatus) -> Table:
                 table.add_row(str(number), str(node), one.host, "", where)
                 continue
             state = "joined" if rank.joined else "missing"
-            process, begun = str(rank.pid), str(rank.sequences)
-            table.add_row(str(number), str(node), rank.host, process, state, rank.path, begun)
+            process, path, begun = str(rank.pid), rank.path, str(rank.sequences)
+            late = f"{rank.straggling:.0%}"
+            table.add_row(str(number), str(node), rank.host, process, state, path, begun, late)
     return table
 
 

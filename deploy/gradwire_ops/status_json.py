@@ -58,6 +58,7 @@ def _rank(rank: pb.RankStatus) -> dict[str, object]:
         "joined": rank.joined,
         "path": rank.path,
         "sequences": rank.sequences,
+        "straggling": rank.straggling,
     }
 
 

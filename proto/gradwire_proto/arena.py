@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 HEADER_BYTES = 4096
 NODE_BYTES = 256
-RANK_BYTES = 512
+RANK_BYTES = 1024
 SLOT_BLOCK_BYTES = 2048
 NONCE_BYTES = 16
 
 _PAGE = 4096
 _MAGIC = b"gradwire"
-_VERSION = 3
+_VERSION = 4
 _HEADER = struct.Struct(f"<8sIIIQ{NONCE_BYTES}s")
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ABSENT, SHARES, STREAMS = 0, 1, 2
 """A local rank's seat: not taken yet; in this memory; or its tensors come in messages."""
 
+TIMES_KEPT = 64
+"""Of so many of its latest collectives each rank has written when it handed them in."""
+
 FOREVER = (1 << 63) - 1
 """No limit."""
 
@@ -39,6 +42,8 @@ _ADDED = 16
 _TAKEN = 24
 _BYTES, _ROUNDS, _NANOSECONDS, _BROUGHT = 32, 33, 34, 35
 _FENCE = 40
+_FIRST_STEP = 44
+_HANDED_IN = 64
 # Words of a slot's block.
 _TICKET, _SEQUENCE, _CHUNK, _VOID, _WEIGHT, _SPEC_BYTES = 0, 1, 2, 3, 4, 5
 _DONE, _RELEASED = 8, 9
@@ -80,6 +85,8 @@ class Progress:
     """Chunks that came back."""
     seconds: float
     """Sum over these of the time from the rank's own part to the result."""
+    first_step: int
+    """Collectives before this one are of the first training step."""
 
 
 class Control:
@@ -160,9 +167,29 @@ class Control:
         """Of all local ranks: ABSENT, SHARES or STREAMS."""
         return [self._words[block + _SEAT] for block in self._ranks]
 
-    def submitted(self, rank: int, collectives: int) -> None:
-        """The rank has handed in so many."""
-        self._words[self._ranks[rank] + _SUBMITTED] = collectives
+    def submitted(self, rank: int, collectives: int, nanoseconds: int = 0) -> None:
+        """The rank has handed in so many, the last one at this time of CLOCK_MONOTONIC."""
+        block, words = self._ranks[rank], self._words
+        words[block + _HANDED_IN + (collectives - 1) % TIMES_KEPT] = nanoseconds
+        words[block + _SUBMITTED] = collectives
+
+    def of_first_step(self, rank: int, collectives: int) -> None:
+        """So many are of the first training step. Said before they are handed in."""
+        self._words[self._ranks[rank] + _FIRST_STEP] = collectives
+
+    def handed_in(self, rank: int, since: int) -> dict[int, float]:
+        """When the rank handed in its collectives of this number and later; the latest only."""
+        block, words = self._ranks[rank], self._words
+        last = words[block + _SUBMITTED]
+        self._fence()
+        times = {
+            number: words[block + _HANDED_IN + number % TIMES_KEPT] / 1e9
+            for number in range(max(since, last - TIMES_KEPT), last)
+        }
+        # The rank goes on meanwhile, over the oldest ones; it may be in the midst of one more.
+        self._fence()
+        kept = words[block + _SUBMITTED] + 1 - TIMES_KEPT
+        return {number: time for number, time in times.items() if number >= kept}
 
     def resolved(self, rank: int, collectives: int, size: int) -> None:
         """So many have ended on the rank; the last one has this many bytes."""
@@ -186,6 +213,7 @@ class Control:
             words[block + _BYTES],
             words[block + _ROUNDS],
             words[block + _NANOSECONDS] / 1e9,
+            words[block + _FIRST_STEP],
         )
 
     # -- tickets

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-
 if TYPE_CHECKING:
-    from gradwire_proto.v1 import aggregator_pb2 as pb
     from collections.abc import Iterable
+
+    from gradwire_proto.v1 import aggregator_pb2 as pb
 
 MOST_LAPSES = 64
 """Failed collectives that a rank tells of: others lag behind it by fewer."""

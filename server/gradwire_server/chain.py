@@ -10,27 +10,33 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from gradwire_proto.control import SHARES, STREAMS, Progress, Ticket
+from gradwire_proto.control import SHARES, STREAMS, TIMES_KEPT, Progress, Ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from gradwire_proto.nonfinite import Finding
+    from gradwire_server.execution import Arrived
     from gradwire_server.local import Place
     from gradwire_server.metrics import Metrics
+    from gradwire_server.round import Round
     from gradwire_server.shared_memory import Arena
+
+MOST_STALLS = 1024
+"""Collectives under way that are looked at."""
 
 
 @dataclass(slots=True)
 class Stall:
-    """The oldest collective that some local rank waits for. Looks like a Round to Lateness."""
+    """A collective that some local rank waits for. Looks like a Round to Lateness."""
 
     sequence: int
     opened: float
     missing: list[int]
-    warned: bool = False
+    first_step: bool = False
 
     def __str__(self) -> str:
         return f"round {self.sequence}"
@@ -54,7 +60,7 @@ class Chain:
         self._ranks = ranks
         self._alone = alone
         self._seen = 0
-        self._stall: Stall | None = None
+        self._stalls: dict[int, Stall] = {}
         self._gone: set[int] = set()
         self._counted = Tally()
         self._counting = threading.Lock()
@@ -173,33 +179,65 @@ class Chain:
 
     # -- lateness
 
-    def stall(
+    def waiting(
+        self, rounds: Iterable[Round[Arrived]], now: float, failed: Callable[[int], bool]
+    ) -> list[Round[Arrived] | Stall]:
+        """What is under way: of these rounds and of what the ranks have handed in.
+
+        A round knows only that some local rank is missing, a stall knows who.
+        """
+        submitted = self.submitted
+        others = [each for each in rounds if not each.missing or each.sequence >= submitted]
+        return [*self.stalls(now, failed), *others]
+
+    def stalls(
         self, now: float, failed: Callable[[int], bool] = lambda _: False
-    ) -> Stall | None:
-        """The oldest collective under way for which a local rank is missing.
+    ) -> list[Stall]:
+        """The collectives under way for which a local rank is missing, the oldest first.
 
         One that has failed is waited for by nobody, though a rank may not have come to it yet.
         """
         progress = self._present()
-        if not progress:
-            return None
-        sequence = min(each.resolved for each in progress.values())
-        while failed(sequence):
-            sequence += 1
-        missing = self._behind(sequence, progress)
-        if not missing:
-            self._stall = None
-        elif self._stall is None or self._stall.sequence != sequence:
-            self._stall = Stall(sequence, now, missing)
-        else:
-            self._stall.missing = missing
-        return self._stall
+        oldest = min((each.resolved for each in progress.values()), default=0)
+        newest = max((each.submitted for each in progress.values()), default=0)
+        under_way = (number for number in range(oldest, newest) if not failed(number))
+        stalls: dict[int, Stall] = {}
+        for place, sequence in enumerate(islice(under_way, MOST_STALLS)):
+            missing = self._behind(sequence, progress, oldest=place == 0)
+            if missing:
+                before = self._stalls.get(sequence)
+                since = now if before is None else before.opened
+                first_step = any(sequence < each.first_step for each in progress.values())
+                stalls[sequence] = Stall(sequence, since, missing, first_step)
+        self._stalls = stalls
+        return list(stalls.values())
 
-    def _behind(self, sequence: int, progress: dict[int, Progress]) -> list[int]:
+    @property
+    def oldest(self) -> int | None:
+        """The oldest collective without a result."""
+        present = self._present().values()
+        oldest = min((each.resolved for each in present), default=0)
+        newest = max((each.submitted for each in present), default=0)
+        return oldest if oldest < newest else None
+
+    def arrivals(self, since: int) -> dict[int, dict[int, float]]:
+        """When each rank has handed in each of its latest collectives, from this one on."""
+        arrivals: dict[int, dict[int, float]] = {}
+        for index, rank in enumerate(self._ranks):
+            if index not in self._gone:
+                for sequence, at in self._control.handed_in(index, since).items():
+                    arrivals.setdefault(sequence, {})[rank] = at
+        # Of those before, a rank that has handed them in may have no record any more.
+        kept = self.submitted + 1 - TIMES_KEPT
+        return {sequence: times for sequence, times in arrivals.items() if sequence >= kept}
+
+    def _behind(
+        self, sequence: int, progress: dict[int, Progress], *, oldest: bool
+    ) -> list[int]:
         absent = [rank for rank, each in progress.items() if each.submitted <= sequence]
         if len(absent) == len(progress):
             return []
-        if absent:
+        if absent or not oldest:
             return absent
         # All have been handed it: somebody does not pass on what it was passed.
         furthest = max(each.added for each in progress.values())

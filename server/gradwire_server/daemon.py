@@ -150,24 +150,25 @@ async def _running(
         doorbell.open()
         stack.callback(doorbell.close)
         identity.doorbell = str(doorbell.path)
-        await _start_server(stack, settings, identity, jobs, lock)
+        await _start_server(stack, settings, identity, jobs, metrics, lock)
         if settings.embedded:
             idle = asyncio.create_task(_stop_when_idle(jobs, stop))
             stack.callback(idle.cancel)
         yield identity
 
 
-async def _start_server(
+async def _start_server(  # noqa: PLR0913 - what a server is made of
     stack: contextlib.AsyncExitStack,
     settings: Settings,
     identity: Identity,
     jobs: Jobs,
+    metrics: Metrics,
     lock: int,
 ) -> None:
     """Serve both services; the stack ends health checks, then jobs, then calls."""
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers(
-        handlers(Aggregator(identity, jobs), Peer(jobs), Residuals(jobs))
+        handlers(Aggregator(identity, jobs), Peer(jobs), Residuals(jobs), metrics.errors)
     )
     checks = await _add_standard_services(server)
     _bind(server, settings, identity, lock)
@@ -320,6 +321,7 @@ def _make_job(  # noqa: PLR0913 - what a job is made of
         settings.shm_dir,
         request.urgent,
         min(timeout, request.resume.ToTimedelta().total_seconds()),
+        request.first_timeout.ToTimedelta().total_seconds(),
     )
     return Job(group, terms, arena, kernels, metrics, precedence, request.attempt, feedback)
 

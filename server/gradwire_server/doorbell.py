@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_server import obituary
 from gradwire_server.errors import GradwireServerError, StartError
 from gradwire_server.job import Job
 from gradwire_server.shared_memory import PREFIX
@@ -30,6 +31,8 @@ LONGEST_PACKET = 64 * 1024
 UNSEATED_SECONDS = 10.0
 MOST_UNSEATED = 256
 PAUSE_SECONDS = 1.0
+
+GONE = "its process ended, or closed its line, without leaving the job"
 
 FindSeat = Callable[[str], tuple[Job, int]]
 """The job and rank of a seat; raises RefusedError where there is none."""
@@ -111,6 +114,7 @@ class _Visitor:
         self._gone = gone
         self._job: Job | None = None
         self._rank = -1
+        self._life = obituary.at(connection)
         loop = asyncio.get_running_loop()
         loop.add_reader(connection, self._read)
         self._patience = loop.call_later(UNSEATED_SECONDS, self.close)
@@ -131,16 +135,20 @@ class _Visitor:
             # lost.
             self.close()
 
-    def close(self) -> None:
-        """End the line; the job hears that the rank is gone."""
+    def close(self, reason: str = "") -> None:
+        """End the line; the job hears that the rank is gone, and why, as far as is known."""
         if self._connection.fileno() < 0:
             return
         self._patience.cancel()
         asyncio.get_running_loop().remove_reader(self._connection)
         self._connection.close()
         self._gone(self)
-        if self._job is not None:
-            self._job.lose(self._rank, "its process ended without leaving the job")
+        if (job := self._job) is None:
+            return
+        if reason:
+            job.lose(self._rank, reason)
+        else:
+            job.mourn(self._rank, self._life, GONE)
 
     def _read(self) -> None:
         try:
@@ -156,7 +164,7 @@ class _Visitor:
             self._hear(pb.Ring.FromString(packet))
         except (DecodeError, GradwireServerError) as error:
             log.warning("a local connection broke the rules and was closed: %s", error)
-            self.close()
+            self.close(f"it broke the rules: {error}")
 
     def _hear(self, ring: pb.Ring) -> None:
         if self._job is None:

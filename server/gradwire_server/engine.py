@@ -26,6 +26,7 @@ from gradwire_server.local import PrivateSlots
 from gradwire_server.reduce.choose import share_weights
 from gradwire_server.round import Contribution, Extent, Key, Round, Rounds
 from gradwire_server.settling import Settling
+from gradwire_server.straggling import Straggling
 from gradwire_server.tasks import Tasks
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
 from gradwire_server.transport.precedence import ALONE
@@ -74,7 +75,7 @@ class Engine:
         self._ranks = ranks
         self._metrics = metrics
         self._standing = standing
-        self._lateness = Lateness(group, metrics, terms.timeout_seconds, terms.warn_seconds)
+        self._lateness = Lateness(group, metrics, terms)
         bandwidths = group.picture.bandwidths
         weights = share_weights(bandwidths) if bandwidths else ()
         self.feedback = feedback or Feedback(terms.folder, terms.chunk_bytes, metrics)
@@ -86,6 +87,8 @@ class Engine:
         self._tasks = Tasks(self.fail)
         self.settling = Settling(group.peers, keeps=terms.resume_seconds > 0)
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
+        self.straggling = Straggling(group.local_ranks, self._clock())
+        metrics.straggling[self] = self.straggling.scores
         self._intake = Intake(
             group,
             self._rounds,
@@ -137,6 +140,16 @@ class Engine:
     def _has_failed(self, sequence: int) -> bool:
         return self._rounds.failure(sequence) is not None
 
+    def _is_over(self, sequence: int) -> bool:
+        return self.group.failure is not None or self._has_failed(sequence)
+
+    @property
+    def under_way(self) -> int | None:
+        """The oldest collective without a result."""
+        if self._chain is not None and (oldest := self._chain.oldest) is not None:
+            return oldest
+        return min((each.sequence for each in self._rounds.open), default=None)
+
     @property
     def open_rounds(self) -> int:
         """Rounds without a result."""
@@ -148,8 +161,11 @@ class Engine:
 
     def contribute(self, rank: int, key: Key, contribution: Contribution) -> None:
         """A local rank brings a chunk. Failures go to the ranks, nothing is raised."""
-        if not self.suspended:
-            self._intake.contribute(rank, key, contribution)
+        if self.suspended:
+            return
+        if not key.chunk:
+            self.straggling.came(rank, key.sequence, self._clock())
+        self._intake.contribute(rank, key, contribution)
 
     def ring(self, rank: int, ring: aggregator_pb2.Ring) -> None:
         """See Intake.ring."""
@@ -253,7 +269,9 @@ class Engine:
             return
         if (execution := self._running.get(part.key)) is not None:
             execution.wake()
-        elif len(self._rounds.open) > MOST_OPEN_ROUNDS:
+            return
+        self.straggling.asked(part.key.sequence, self._clock())
+        if len(self._rounds.open) > MOST_OPEN_ROUNDS:
             self.lost(source, f"it broke the rules: it began over {MOST_OPEN_ROUNDS} rounds")
 
     # -- one round
@@ -359,8 +377,12 @@ class Engine:
             await asyncio.sleep(min(1.0, self._terms.warn_seconds / 4))
             now = self._clock()
             self._check_departed()
-            for sequence, error in self._lateness.look(self._waiting(now), now):
+            waiting = self._waiting(now)
+            for sequence, error in self._lateness.look(waiting, now, self._is_over):
                 self.fail_round(sequence, error)
+            since = self.straggling.since
+            came = self._chain.arrivals(since) if self._chain and self.chained else None
+            self.straggling.look(now, self.group.members, came)
 
     def _check_departed(self) -> None:
         """A rank may have been handed a collective while others learnt that somebody left."""
@@ -371,13 +393,10 @@ class Engine:
 
     def _waiting(self, now: float) -> list[Round[Arrived] | Stall]:
         """What is under way."""
-        waiting: list[Round[Arrived] | Stall] = list(self._rounds.open)
+        rounds = self._rounds.open
         if self._chain is None or not self.chained or self.group.failure is not None:
-            return waiting
-        if (stall := self._chain.stall(now, self._has_failed)) is None:
-            return waiting
-        # It knows who of the local ranks is missing, where a round knows only that some are.
-        return [stall, *(each for each in waiting if not each.missing)]
+            return list(rounds)
+        return self._chain.waiting(rounds, now, self._has_failed)
 
     async def drain(self) -> None:
         """All local ranks have left: let what they have brought come to its end.
@@ -397,6 +416,7 @@ class Engine:
     async def close(self) -> None:
         """End all rounds; returns when nothing of this engine runs any more."""
         self._metrics.before_scrape.discard(self.count)
+        self._metrics.straggling.pop(self, None)
         self._lateness.close()
         self.settling.close()
         self._cancel(list(self._running))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gradwire_proto.progress import Muster, muster
 from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_server import obituary
 from gradwire_server.chain import Chain
 from gradwire_server.engine import Engine
 from gradwire_server.errors import (
@@ -212,12 +214,20 @@ class Job:
         """A rank is gone without a word: the job is over."""
         if rank not in self._seats:
             return
-        member = self._seats[rank].member
+        member, sequence = self._seats[rank].member, self.engine.under_way
         self._vacate(rank)
         if self.is_outrun:
             return
-        self.engine.fail(LostError(f"{member} is lost: {reason}"))
+        meanwhile = "" if sequence is None else f" while round {sequence} was under way"
+        self.engine.fail(LostError(f"{member} is lost: {reason}{meanwhile}"))
         self._end_if_empty()
+
+    def mourn(self, rank: int, life: obituary.Life, otherwise: str) -> None:
+        """A rank's line has ended: lose the rank, once it is known how its process ended."""
+        if self.group.failure is None:
+            obituary.mourn(life, partial(self.lose, rank), otherwise)
+        else:
+            self.lose(rank, otherwise)
 
     def seat_of(self, token: str) -> int | None:
         """The rank that holds this seat."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from prometheus_client import Metric
 
@@ -48,6 +49,28 @@ class _Refresh(Collector):
         return []
 
 
+class _Stragglers(Collector):
+    """A score for each rank that has a seat, and for no other."""
+
+    def __init__(self, jobs: Mapping[object, Callable[[], Mapping[int, float]]]) -> None:
+        self._jobs = jobs
+
+    def collect(self) -> Iterable[Metric]:
+        """Of several jobs with a rank of one number, the highest."""
+        family = GaugeMetricFamily(
+            "gradwire_rank_straggling",
+            "Part of the time, lately, that others have waited for a local rank: 0 to 1.",
+            labels=["rank"],
+        )
+        highest: dict[int, float] = {}
+        for scores in tuple(self._jobs.values()):
+            for rank, score in scores().items():
+                highest[rank] = max(score, highest.get(rank, 0.0))
+        for rank, score in sorted(highest.items()):
+            family.add_metric([str(rank)], score)
+        return [family]
+
+
 class Metrics:
     """The daemon's metrics in a registry of their own."""
 
@@ -56,6 +79,9 @@ class Metrics:
         self.before_scrape: set[Callable[[], None]] = set()
         """Called, in any thread, when somebody reads the metrics."""
         registry.register(_Refresh(self.before_scrape))
+        self.straggling: dict[object, Callable[[], Mapping[int, float]]] = {}
+        """Of each job the scores of its local ranks; called in any thread."""
+        registry.register(_Stragglers(self.straggling))
         self._holds: TallyOf[str] = TallyOf()
         self._schedules: dict[str, tuple[Counter, Histogram]] = {}
         ProcessCollector(registry=registry)
@@ -118,7 +144,7 @@ class Metrics:
         )
         self.stalled_rounds = Gauge(
             "gradwire_stalled_rounds",
-            "Rounds that wait longer than the warning period.",
+            "Collectives that wait longer than the warning period.",
             registry=registry,
         )
 

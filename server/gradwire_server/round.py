@@ -116,6 +116,8 @@ class Spec:
     """None: the wire is exact."""
     inspected: bool = False
     skips: bool = False
+    first_step: bool = field(default=False, compare=False)
+    """Of the first training step, which is waited for longer."""
 
     @classmethod
     def read(cls, spec: pb.Spec) -> Spec:
@@ -129,6 +131,7 @@ class Spec:
             Coding.read(spec),
             spec.inspected,
             spec.skips,
+            spec.first_step,
         )
 
     def write(self) -> pb.Spec:
@@ -142,6 +145,7 @@ class Spec:
             wire=pb.WIRE_EXACT,
             inspected=self.inspected,
             skips=self.skips,
+            first_step=self.first_step,
         )
         if self.coding is not None:
             self.coding.write(spec)
@@ -232,7 +236,6 @@ class Round(Generic[P]):
     def __init__(self, key: Key, ranks: tuple[int, ...], opened: float) -> None:
         self.key = key
         self.opened = opened
-        self.warned = False
         self.contributions: dict[int, Contribution] = {}
         self.arrived: deque[P] = deque()
         self._ranks = ranks
@@ -249,6 +252,11 @@ class Round(Generic[P]):
         """What is being reduced; known once somebody has brought it."""
         assert self._spec is not None, "a round is opened by whoever brings its spec"  # noqa: S101
         return self._spec
+
+    @property
+    def first_step(self) -> bool:
+        """Of the first training step."""
+        return self._spec is not None and self._spec.first_step
 
     @property
     def missing(self) -> list[int]:

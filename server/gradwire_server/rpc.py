@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from gradwire_proto import PROTOCOL, wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
+from gradwire_server import obituary
 from gradwire_server.errors import (
     BehindError,
     LostError,
@@ -23,6 +25,7 @@ from gradwire_server.errors import (
     RefusedError,
 )
 from gradwire_server.group import Member, Node, Picture
+from gradwire_server.job_status import job_status
 from gradwire_server.round import Key
 from gradwire_server.seat import read_request
 from gradwire_server.statuses import reading, refusing
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from google.protobuf.duration_pb2 import Duration
+    from prometheus_client import Counter
 
     from gradwire_server.job import Job
     from gradwire_server.jobs import Jobs
@@ -44,23 +48,26 @@ DEFAULT_CONNECT_SECONDS = 30.0
 FIRST_MESSAGE_SECONDS = 10.0
 STABLE_SECONDS = 1.0
 """How long the end of a rank waits for the other nodes to have what it has."""
+_ENDED = "its stream ended without leaving the job"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def handlers(
-    aggregator: Aggregator, peer: Peer, residuals: Residuals
+    aggregator: Aggregator, peer: Peer, residuals: Residuals, errors: Counter
 ) -> list[grpc.GenericRpcHandler]:
     """Both services. Reduce, Post and Exchange carry raw messages, to spare payloads a copy.
 
     The others are read here, too: gRPC would fill the log with what was no message.
+    What is refused is counted, by kind.
     """
+    refuse = partial(refusing, errors=errors)
 
     def unary(
         method: Callable[..., Any], request: type[Message], response: type[Message]
     ) -> grpc.RpcMethodHandler[Any, Any]:
         return grpc.unary_unary_rpc_method_handler(
-            refusing(reading(request, method)),
+            refuse(reading(request, method)),
             response_serializer=response.SerializeToString,
         )
 
@@ -69,19 +76,19 @@ def handlers(
         "Join": unary(aggregator.join, pb.JoinRequest, pb.JoinResponse),
         "Leave": unary(aggregator.leave, pb.LeaveRequest, pb.LeaveResponse),
         "Status": unary(aggregator.status, pb.StatusRequest, pb.StatusResponse),
-        "Reduce": grpc.stream_stream_rpc_method_handler(refusing(aggregator.reduce)),
-        "Post": grpc.stream_stream_rpc_method_handler(refusing(aggregator.post)),
+        "Reduce": grpc.stream_stream_rpc_method_handler(refuse(aggregator.reduce)),
+        "Post": grpc.stream_stream_rpc_method_handler(refuse(aggregator.post)),
         "ReadResiduals": grpc.unary_stream_rpc_method_handler(
-            refusing(reading(pb.ReadResidualsRequest, residuals.read)),
+            refuse(reading(pb.ReadResidualsRequest, residuals.read)),
             response_serializer=pb.ReadResidualsResponse.SerializeToString,
         ),
         "WriteResiduals": grpc.stream_unary_rpc_method_handler(
-            refusing(residuals.write),
+            refuse(residuals.write),
             response_serializer=pb.WriteResidualsResponse.SerializeToString,
         ),
     }
     exchange: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Exchange": grpc.stream_stream_rpc_method_handler(refusing(peer.exchange))
+        "Exchange": grpc.stream_stream_rpc_method_handler(refuse(peer.exchange))
     }
     return [
         grpc.method_handlers_generic_handler("gradwire.v1.Aggregator", calls),
@@ -138,8 +145,9 @@ class Aggregator:
         if request.protocol != PROTOCOL:
             raise RefusedError(
                 f"this daemon is gradwire {self._identity.version} and speaks protocol"
-                f" {PROTOCOL}, rank {request.rank} speaks {request.protocol}; install the same"
-                " release on both"
+                f" {PROTOCOL}, rank {request.rank} on {request.host or 'an unnamed host'} is"
+                f" gradwire {request.version or 'of another release'} and speaks"
+                f" {request.protocol}; install the same release on both"
             )
         try:
             return await self._seat(request, _picture(request))
@@ -183,14 +191,14 @@ class Aggregator:
     async def reduce(self, _: object, context: Context) -> None:
         """One rank's stream of chunks, in the messages themselves."""
         job: Job | None = None
-        rank = -1
+        rank, life = -1, obituary.Life(0)
         try:
             first = pb.ReduceRequest.FromString(await _read(context))
             await _answer(context)
             found, rank = self._jobs.find_seat(first.seat)
             found.open(rank, _Stream(context))
             # Only now: a second stream with the same seat must not end the first.
-            job = found
+            job, life = found, _life(found, rank, context)
             while (data := await context.read()) is not grpc.aio.EOF:
                 request, payload = wire.split(data, pb.ReduceRequest)
                 if request.HasField("spec"):
@@ -203,7 +211,7 @@ class Aggregator:
             raise ProtocolError(f"this is no ReduceRequest: {error}") from None
         finally:
             if job is not None:
-                job.lose(rank, "its stream ended without leaving the job")
+                job.mourn(rank, life, _ENDED)
 
     async def post(self, _: object, context: Context) -> None:
         """One rank's letters, in the messages themselves; its end is no more than that."""
@@ -245,7 +253,7 @@ class Aggregator:
             address=self._identity.address,
             socket=self._identity.socket,
             metrics=self._identity.metrics,
-            jobs=[_job_status(job) for job in self._jobs.all],
+            jobs=[job_status(job) for job in self._jobs.all],
         )
         response.uptime.FromMilliseconds(
             int(1000 * (time.monotonic() - self._identity.started))
@@ -335,6 +343,11 @@ async def _answer(context: Context) -> None:
     await context.send_initial_metadata(())
 
 
+def _life(job: Job, rank: int, context: Context) -> obituary.Life:
+    member = job.group.members[rank]
+    return obituary.of(member.pid, member.host, context.peer())
+
+
 def _network() -> str:
     """This boot of this host, and the network namespace in it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -358,47 +371,3 @@ def _picture(request: pb.JoinRequest) -> Picture:
 
 def _seconds(duration: Duration, default: float) -> float:
     return duration.ToTimedelta().total_seconds() or default
-
-
-def _job_status(job: Job) -> pb.JobStatus:
-    group, engine = job.group, job.engine
-    status = pb.JobStatus(
-        generation=group.picture.generation,
-        world_size=group.picture.world_size,
-        node=group.node,
-        rounds_done=engine.done,
-        rounds_failed=engine.failed_count,
-        rounds_open=engine.open_rounds,
-        failure=str(group.failure or ""),
-    )
-    for node in group.picture.nodes:
-        status.nodes.add(
-            id=node.id,
-            address=node.address,
-            host=node.host,
-            ranks=node.ranks,
-            addresses=node.addresses,
-            bandwidth=node.bandwidth,
-        )
-    for rank in group.local_ranks:
-        member = group.members.get(rank)
-        status.ranks.add(
-            rank=rank,
-            host=member.host if member else "",
-            pid=member.pid if member else 0,
-            joined=member is not None,
-            path=job.path(rank),
-            sequences=engine.sequences(rank),
-        )
-    for peer, link in job.transport.status().items():
-        address = group.picture.nodes[peer].address
-        said = status.links.add(
-            node=peer,
-            address=address,
-            connected=link.connected,
-            bytes_sent=link.bytes_sent,
-            bytes_received=link.bytes_received,
-            connections=link.connections,
-        )
-        said.silent.FromMilliseconds(int(1000 * link.silent_seconds))
-    return status

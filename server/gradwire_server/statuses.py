@@ -19,6 +19,7 @@ from gradwire_server.errors import (
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+    from prometheus_client import Counter
 
 _STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
@@ -45,8 +46,8 @@ def reading(kind: type[Message], method: Method) -> Method:
     return call
 
 
-def refusing(method: Method) -> Method:
-    """Our errors as gRPC's statuses.
+def refusing(method: Method, errors: Counter) -> Method:
+    """Our errors as gRPC's statuses; refusals are counted, by kind.
 
     gRPC remembers the last call, its error and thereby its frames until the next call comes:
     so it is told outside of them, or they would keep a job's memory and connections.
@@ -58,6 +59,9 @@ def refusing(method: Method) -> Method:
         except GradwireServerError as error:
             code = next(code for kind, code in _STATUS if isinstance(error, kind))
             text = str(error)
+            if isinstance(error, RefusedError):
+                # The others are counted where they end something.
+                errors.labels(kind="RefusedError").inc()
         await context.abort(code, text)
         raise AssertionError("abort raises")
 

@@ -32,6 +32,8 @@ class Terms:
     """Goes before other generations on the way to the same nodes."""
     resume_seconds: float = 0.0
     """How long a lost link or daemon is waited for; 0: not at all."""
+    first_timeout_seconds: float = 0.0
+    """Of rounds of the first training step, where that is longer."""
 
     def geometry(self, picture: Picture) -> int:
         """Digests all that says which node adds up which elements: what one has lost is of no

@@ -167,14 +167,13 @@ def share(sequence: int, payload: memoryview) -> Part:
     return Part(Key(sequence, 0), peer_pb2.SCHEDULE_RING, 0, 0, 1.0, spec, (payload,))
 
 
-@pytest.mark.parametrize("pressing", [True, False])
-def test_what_is_settled_is_told_though_nothing_else_is_to_be_said(pressing: bool) -> None:
+def test_what_is_settled_is_told_though_nothing_else_is_to_be_said() -> None:
     async def main() -> None:
         async with nodes((0, 0)) as links:
             await links.grpc[0].linked(5)
             for node in (0, 1):
                 for key in (Key(1, 0), Key(4, 2), Key(3, 0)):
-                    links.ends[node].settle(key, pressing=pressing)
+                    links.ends[node].settle(key)
             for node, inbox in enumerate(links.inboxes):
                 await inbox.until(lambda inbox=inbox: bool(inbox.settlements))  # type: ignore[misc]
                 assert inbox.settlements[-1] == (1 - node, Key(4, 2))
@@ -188,7 +187,7 @@ def test_a_share_tells_what_is_settled_when_it_is_written() -> None:
         async with nodes((0, 0)) as links:
             await links.grpc[0].linked(5)
             for sequence in range(1, 30):
-                links.ends[0].settle(Key(sequence, 1), pressing=False)
+                links.ends[0].settle(Key(sequence, 1))
                 await links.ends[0].send(1, share(sequence, memoryview(b"x" * 100)))
             inbox = links.inboxes[1]
             await inbox.until(lambda: len(inbox.messages) == 29)
@@ -205,14 +204,14 @@ def test_what_was_settled_before_a_link_came_or_while_it_was_down_is_told_then()
         await links.serve()
         for node in (0, 1):
             links.attach(node)
-            links.ends[node].settle(Key(3, 1), pressing=True)
+            links.ends[node].settle(Key(3, 1))
         links.grpc[0].dial()
         for inbox in links.inboxes:
             await inbox.until(lambda inbox=inbox: bool(inbox.settlements))  # type: ignore[misc]
         links.relays[1].hold()
         links.relays[1].reset()
         for node in (0, 1):
-            links.ends[node].settle(Key(5, 0), pressing=True)
+            links.ends[node].settle(Key(5, 0))
         links.relays[1].heal()
         for inbox in links.inboxes:
             await inbox.until(lambda inbox=inbox: len(inbox.settlements) > 1)  # type: ignore[misc]

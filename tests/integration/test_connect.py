@@ -58,6 +58,7 @@ class Meeting:
             return list(pool.map(lambda rank: self.connect(rank, daemons[rank]), daemons))
 
 
+@pytest.mark.case("R11")
 def test_nobody_at_the_daemons_address_is_an_error_with_the_address_and_a_remedy(
     tmp_path: Path,
 ) -> None:
@@ -70,6 +71,7 @@ def test_nobody_at_the_daemons_address_is_an_error_with_the_address_and_a_remedy
             assert word in str(caught.value)
 
 
+@pytest.mark.case("R25")
 def test_missing_ranks_are_named_to_every_rank_that_came(nodes: Cluster) -> None:
     meeting = Meeting(4)
 
@@ -110,6 +112,7 @@ def test_of_two_processes_with_one_rank_only_one_gets_the_seat(
         assert [each.wait().item() for each in rounds] == [2.0, 2.0]
 
 
+@pytest.mark.case("R03")
 @pytest.mark.parametrize("rank", [1, 0])
 def test_a_rank_that_is_restarted_alone_is_refused_and_told_why(
     nodes: Cluster, rank: int
@@ -152,15 +155,34 @@ def test_a_rank_of_another_protocol_is_refused_with_both_versions(nodes: Cluster
     address = nodes.addresses[0]
     described = query.describe(address)
     other = PROTOCOL + 41
-    request = pb.JoinRequest(protocol=other, generation=os.urandom(8).hex(), world_size=1)
+    request = pb.JoinRequest(
+        protocol=other,
+        version="7.1.0",
+        host="elsewhere",
+        generation=os.urandom(8).hex(),
+        world_size=1,
+    )
     request.nodes.add(id=described.node_id, address=described.address, ranks=[0])
     with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:
         AggregatorStub(channel).Join(request, timeout=10)
     assert isinstance(caught.value, grpc.Call)
     assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     details = caught.value.details() or ""
-    assert f"speaks protocol {PROTOCOL}, rank 0 speaks {other}" in details
-    assert described.version in details
+    own = f"this daemon is gradwire {described.version} and speaks protocol {PROTOCOL}"
+    theirs = f"rank 0 on elsewhere is gradwire 7.1.0 and speaks {other}"
+    assert details == f"{own}, {theirs}; install the same release on both"
+
+
+def test_another_release_of_the_same_protocol_is_welcome(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwire._connect.version", lambda _: "7.1.0")
+    monkeypatch.setattr("gradwire._rendezvous.version", lambda _: "7.1.0")
+    sessions = Meeting(2).connect_all(dict(enumerate(nodes.addresses)))
+    rounds = [session.all_reduce(torch.ones(1), "sum") for session in sessions]
+    assert [each.wait().item() for each in rounds] == [2.0, 2.0]
+    for session in sessions:
+        session.close()
 
 
 def test_the_daemon_that_is_named_wins(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,7 @@ def test_an_idle_daemon_stops_in_good_order(number: signal.Signals, memory: Path
         assert_stops(nodes, number, memory)
 
 
+@pytest.mark.case("R22")
 @pytest.mark.parametrize(("number", "switch"), [(signal.SIGTERM, "on"), (signal.SIGINT, "off")])
 def test_a_busy_daemon_stops_in_good_order_and_its_ranks_are_told(
     number: signal.Signals, switch: str, memory: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,6 +89,28 @@ def test_a_busy_daemon_stops_in_good_order_and_its_ranks_are_told(
                 waiting.wait()
             with pytest.raises(gradwire.LostError, match=told):
                 second.all_reduce(torch.ones(1)).wait()
+
+
+@pytest.mark.case("R22")
+def test_a_daemon_that_is_told_twice_stops_once_and_its_port_is_free(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADWIRE_SHM", "off")
+    with cluster(1, {"GRADWIRE_SHM_DIR": str(memory)}) as nodes:
+        host, port = query.describe(nodes.addresses[0]).address.split(":")
+        first, second = connect(nodes.addresses * 2)
+        with first, second:
+            rounds = [each.all_reduce(torch.ones(1)) for each in (first, second)]
+            assert [each.wait().item() for each in rounds] == [1.0, 1.0]
+            waiting = first.all_reduce(torch.ones(1 << 22))
+            nodes.daemons[0].signal(signal.SIGTERM)
+            assert_stops(nodes, signal.SIGTERM, memory)
+            with pytest.raises(gradwire.LostError, match="is stopping"):
+                waiting.wait()
+        with socket.socket() as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind((host, int(port)))
+            again.listen()
 
 
 def test_a_stopping_daemon_is_named_to_the_ranks_of_other_nodes(memory: Path) -> None:

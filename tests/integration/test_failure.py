@@ -72,9 +72,10 @@ class Job:
 
     def start(self, rank: int, daemon: str, log: Path, *arguments: str) -> Child:
         """A rank as a process."""
+        paths = [str(PROGRAMS), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
-            "PYTHONPATH": str(PROGRAMS),
+            "PYTHONPATH": os.pathsep.join(paths),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self._server.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -151,6 +152,7 @@ def assert_rank_1_is_mourned(
         assert seconds < NOTICE_SECONDS
 
 
+@pytest.mark.case("R01")
 def test_a_rank_that_dies_before_its_first_collective_is_named(
     nodes: Cluster, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 30
+EPOCHS, STEPS = 5, 4
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,10 @@ def beside(
     """Rank 0 here, and the disturbed rank 1 in a process of its own, in a group of its own."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     daemon = node.addresses[0]
+    paths = [str(PROGRAMS), *filter(None, [os.environ.get("PYTHONPATH")])]
     disturbed = subprocess.Popen(
         [sys.executable, "-m", "interrupted", scene, str(store.port), daemon],
-        env={**os.environ, "PYTHONPATH": str(PROGRAMS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -79,6 +81,7 @@ def test_a_script_that_ends_in_mid_collective_ends_at_once_and_is_named(node: Cl
         assert disturbed.wait(SECONDS) == 0
 
 
+@pytest.mark.case("R21")
 def test_a_forked_child_neither_harms_its_parents_session_nor_hides_its_end(
     node: Cluster,
 ) -> None:
@@ -92,3 +95,14 @@ def test_a_forked_child_neither_harms_its_parents_session_nor_hides_its_end(
         with pytest.raises(gradwire.LostError, match=f"rank 1 .pid {disturbed.pid} "):
             session.all_reduce(torch.ones(3)).wait()
         assert time.monotonic() - began < 2
+
+
+@pytest.mark.case("R21")
+def test_loader_workers_and_subprocesses_of_a_rank_come_and_go(node: Cluster) -> None:
+    with beside(node, "children") as (session, disturbed):
+        for number in range(EPOCHS * STEPS):
+            result = session.all_reduce(torch.full((3,), float(number))).wait()
+            assert result.tolist() == [float(number)] * 3
+        words, _ = disturbed.communicate(timeout=SECONDS)
+        assert words.splitlines()[-1] == "all right", words
+        assert disturbed.returncode == 0

@@ -64,6 +64,28 @@ def test_sizes_around_those_of_chunks(
     assert in_scheduled_threads((1, 1, 1), work) == [[True] * len(counts)] * 3
 
 
+@pytest.mark.case("R28")
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_sizes_around_the_messages_that_grpc_takes_by_default(
+    in_threads: InThreads, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    monkeypatch.setenv("GRADWIRE_SHM", switch)
+    default = 4 << 20
+    sizes = (default - 64, default - 1, default, default + 1, 3 * default + 64)
+
+    def work(session: Session) -> list[bool]:
+        assert session.path == ("shared_memory" if switch == "on" else "stream")
+        right = []
+        for size in sizes:
+            pattern = (torch.arange(size) % 50).to(torch.int8)
+            tensor = pattern + session.rank
+            session.all_reduce(tensor, "sum").wait()
+            right.append(torch.equal(tensor, 2 * pattern + 1))
+        return right
+
+    assert in_threads((1, 1), work) == [[True] * len(sizes)] * 2
+
+
 def test_a_tensor_is_reduced_in_place_whatever_its_strides(in_threads: InThreads) -> None:
     def work(session: Session) -> dict[str, Any]:
         image = torch.empty(1, 2, 3, 4).to(memory_format=torch.channels_last)

@@ -10,6 +10,7 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from gradwire._errors import LostError
+from gradwire_server.chain import Stall
 from gradwire_server.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -120,10 +121,8 @@ def test_a_rank_that_comes_late_holds_the_others_up_and_loses_nothing(node: Node
             node.bring(rank, sequence, torch.ones(5))
     node.work()
     assert node.done == {}
-    assert node.daemon.stall(1.0) is not None
-    stall = node.daemon.stall(9.0)
-    assert stall is not None
-    assert (stall.sequence, stall.opened, stall.missing) == (0, 1.0, [1])
+    assert node.daemon.stalls(1.0) == [Stall(each, 1.0, [1]) for each in range(5)]
+    assert node.daemon.stalls(9.0) == [Stall(each, 1.0, [1]) for each in range(5)]
     for sequence in range(5):
         node.bring(1, sequence, torch.ones(5))
     node.work()
@@ -245,9 +244,7 @@ def test_a_rank_that_does_not_pass_on_what_it_was_passed_is_missing(node: Node) 
         node.bring(rank, 0, torch.ones(5))
     node.advance(0)
     node.advance(1)
-    stall = node.daemon.stall(0.0)
-    assert stall is not None
-    assert stall.missing == [2]
+    assert [stall.missing for stall in node.daemon.stalls(0.0)] == [[2]]
 
 
 @pytest.mark.case("M28")
@@ -274,10 +271,9 @@ def test_a_rank_that_is_stuck_is_named_for_the_next_collective_too(node: Node) -
     for sequence in range(2):
         for rank in (0, 2):
             node.bring(rank, sequence, torch.ones(5))
-    assert node.daemon.stall(0.0) is not None
-    stall = node.daemon.stall(60.0, lambda sequence: sequence == 0)
-    assert stall is not None
-    assert (stall.sequence, stall.opened, stall.missing) == (1, 60.0, [1])
+    assert [stall.sequence for stall in node.daemon.stalls(0.0)] == [0, 1]
+    (stall,) = node.daemon.stalls(60.0, lambda sequence: sequence == 0)
+    assert stall == Stall(1, 0.0, [1])
 
 
 def test_rounds_and_their_time_are_those_of_one_rank(node: Node) -> None:

@@ -18,7 +18,8 @@ def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(**given: object) -> Settings:
-    names = ("timeout", "connect_timeout", "warn_after", "daemon", "insecure", "wire")
+    times = ("timeout", "connect_timeout", "warn_after", "first_timeout")
+    names = (*times, "daemon", "insecure", "wire")
     asked: dict[str, Any] = {name: given.get(name) for name in names}
     return load(**asked)
 
@@ -34,6 +35,7 @@ def test_the_defaults() -> None:
         timeout=60.0,
         connect_timeout=30.0,
         warn_after=15.0,
+        first_timeout=600.0,
         daemon=None,
         node=None,
         shared_memory=True,
@@ -51,16 +53,17 @@ def test_the_environment_says_what_no_argument_says(monkeypatch: pytest.MonkeyPa
         "GRADWIRE_TIMEOUT": "7.5",
         "GRADWIRE_CONNECT_TIMEOUT": "3",
         "GRADWIRE_WARN_AFTER": "1",
+        "GRADWIRE_FIRST_TIMEOUT": "70",
         "GRADWIRE_DAEMON": "unix:/run/other.sock",
         "GRADWIRE_NODE": "left",
         "GRADWIRE_SHM": "off",
         "GRADWIRE_INSECURE": "yes",
     }.items():
         monkeypatch.setenv(name, value)
-    expected = Settings(7.5, 3.0, 1.0, "unix:/run/other.sock", "left", False, True)
+    expected = Settings(7.5, 3.0, 1.0, 70.0, "unix:/run/other.sock", "left", False, True)
     assert settings() == expected
     assert settings(timeout=9.0, insecure=False, daemon="h:1") == Settings(
-        9.0, 3.0, 1.0, "h:1", "left", False, False
+        9.0, 3.0, 1.0, 70.0, "h:1", "left", False, False
     )
 
 
@@ -116,6 +119,26 @@ def test_every_mistake_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
         "warn_after=nan: expected seconds above 0, at most 2592000",
         "daemon=host: expected HOST:PORT or [IPV6]:PORT, with a port of 0 to 65535, got 'host';"
         " or unix:/path",
+    ]
+
+
+@pytest.mark.case("R26")
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        ({"timeout": 10.0, "warn_after": 10.0}, "warn_after=10, timeout=10, first_timeout=100"),
+        ({"timeout": 10.0, "warn_after": 20.0}, "warn_after=20, timeout=10, first_timeout=100"),
+        (
+            {"timeout": 10.0, "first_timeout": 9.0},
+            "warn_after=2.5, timeout=10, first_timeout=9",
+        ),
+    ],
+)
+def test_times_of_which_one_would_hide_another_are_refused_with_their_order(
+    given: dict[str, float], got: str
+) -> None:
+    assert mistakes(**given) == [
+        f"{got}: expected warn_after below timeout, and timeout at most first_timeout"
     ]
 
 

@@ -9,7 +9,15 @@ import pytest
 
 from gradwire._shared_memory import from_now
 from gradwire_proto.arena import SLOT_BLOCK_BYTES, Layout
-from gradwire_proto.control import ABSENT, FOREVER, LONGEST_SPEC, SHARES, Control, Ticket
+from gradwire_proto.control import (
+    ABSENT,
+    FOREVER,
+    LONGEST_SPEC,
+    SHARES,
+    TIMES_KEPT,
+    Control,
+    Ticket,
+)
 from gradwire_proto.control import STREAMS as IN_MESSAGES
 
 LAYOUT = Layout(ranks=3, slots=2, chunk_bytes=64)
@@ -42,6 +50,19 @@ def test_every_rank_has_counters_of_its_own(control: Control) -> None:
         assert (each.taken, each.resolved, each.bytes) == (40 + rank, 50 + rank, 60 + rank)
         assert (each.rounds, each.seconds) == (1, 1.0)
     assert control.taken() == 40
+
+
+def test_the_latest_collectives_have_the_times_at_which_they_were_handed_in(
+    control: Control,
+) -> None:
+    for sequence in range(2 * TIMES_KEPT):
+        control.submitted(1, sequence + 1, sequence * 1_000_000_000)
+    last = 2 * TIMES_KEPT - 1
+    assert control.handed_in(1, last - 1) == {last - 1: last - 1, last: last}
+    # The oldest place may be written while it is read.
+    assert min(control.handed_in(1, 0)) == TIMES_KEPT + 1
+    assert control.handed_in(0, 0) == control.handed_in(2, 0) == {}
+    assert control.progress(2).first_step == 0
 
 
 def test_a_ticket_that_is_passed_over_counts_as_taken_but_not_as_a_round(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch.distributed as dist
@@ -89,6 +90,7 @@ def test_meeting_again_in_the_same_store_is_a_new_generation() -> None:
     assert first != second
 
 
+@pytest.mark.case("R28")
 def test_a_mistake_is_told_to_every_rank() -> None:
     found = meet([daemon("a"), daemon("b", chunk_bytes=8192)])
     for each in found:
@@ -136,7 +138,20 @@ def test_ranks_on_several_hosts_do_and_both_remedies_are_named() -> None:
 def test_daemons_of_different_protocols_are_told_apart_by_rank_and_version() -> None:
     mistake = check([CARD, replace(CARD, protocol=PROTOCOL + 1, version="0.9")])
     both = f"{PROTOCOL} (rank 0, gradwire 0.1), {PROTOCOL + 1} (rank 1, gradwire 0.9)"
-    assert f"differ in protocol: {both}" in mistake
+    assert f"differ in protocol: {both}; install one release everywhere" in mistake
+
+
+def test_a_rank_and_a_daemon_of_different_protocols_are_named_with_both_versions() -> None:
+    rank = replace(CARD, rank_protocol=PROTOCOL + 1, rank_version="0.9")
+    assert check([CARD, rank]) == (
+        f"rank 1 is gradwire 0.9 and speaks protocol {PROTOCOL + 1}, its daemon on alpha is"
+        f" gradwire 0.1 and speaks {PROTOCOL}; install one release everywhere"
+    )
+
+
+def test_a_card_of_another_release_may_say_more() -> None:
+    text = json.dumps({**asdict(CARD), "colour": "red"}).encode()
+    assert Card.read(text) == CARD
 
 
 def test_nodes_are_in_the_order_of_their_lowest_ranks() -> None:

@@ -29,6 +29,7 @@ METRICS = {
     "gradwire_jobs",
     "gradwire_local_bytes",
     "gradwire_peer_bytes",
+    "gradwire_rank_straggling",
     "gradwire_ranks_joined",
     "gradwire_residuals_dropped",
     "gradwire_round_seconds",

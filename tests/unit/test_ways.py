@@ -18,9 +18,9 @@ from gradwire._ways import LEAST_PART_BYTES, Way, Ways, cut
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gradwire._carrier import Outcome
     from gradwire._checkpoint import Residual
     from gradwire._order import Order
-    from gradwire._pipeline import Outcome
 
 LARGE = LEAST_PART_BYTES // 4 * 4 + 5
 

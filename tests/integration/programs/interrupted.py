@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
 
 import gradwire
 
@@ -60,8 +62,22 @@ def fork(session: gradwire.Session) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def children(session: gradwire.Session) -> None:
+    """Loader workers are forked in each epoch, and a program is run in each step."""
+    loader = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2, num_workers=2)
+    number = 0
+    for _ in range(5):
+        for _ in loader:
+            subprocess.run(["/bin/true"], check=True)
+            tensor = torch.full((3,), float(number))
+            assert session.all_reduce(tensor).wait().tolist() == [float(number)] * 3
+            number += 1
+    say("all right")
+
+
 if __name__ == "__main__":
     scene, port, daemon = sys.argv[1:]
     store = dist.TCPStore("127.0.0.1", int(port), is_master=False)
     joined = gradwire.connect(store=store, rank=1, world_size=2, daemon=daemon, timeout=20)
-    {"ctrl_c": ctrl_c, "chained": chained, "fork": fork}[scene](joined)
+    scenes = {"ctrl_c": ctrl_c, "chained": chained, "fork": fork, "children": children}
+    scenes[scene](joined)

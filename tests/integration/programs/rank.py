@@ -3,8 +3,9 @@
     python -m rank ROUNDS [ELEMENTS]
 
 Who it is stands in the environment, as for any training script. In each round it brings its
-rank plus one; ROUNDS may be `forever`. With `hold` it connects, and brings nothing. It prints a
-line of JSON for each thing that happens.
+rank plus one; ROUNDS may be `forever`. With `hold` it connects, and brings nothing; with `exit`
+it then ends, with ELEMENTS as its exit code. It prints a line of JSON for each thing that
+happens.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ def main(rounds: str, elements: str = "1") -> int:
             )
             if rounds == "hold":
                 signal.pause()
+            if rounds == "exit":
+                # Not at once: the others may be about to take their seats.
+                time.sleep(1.0)
+                os._exit(int(elements))
             for _ in itertools.count() if rounds == "forever" else range(int(rounds)):
                 tensor = torch.full((int(elements),), session.rank + 1.0)
                 session.all_reduce(tensor).wait()

@@ -82,8 +82,8 @@ class Disturbed:
         # Not its own lock: that keeps all messages to a node in order.
         await self._inner.send(target, message)
 
-    def settle(self, before: Key, *, pressing: bool) -> None:
-        self._inner.settle(before, pressing=pressing)
+    def settle(self, before: Key) -> None:
+        self._inner.settle(before)
 
     async def close(self) -> None:
         await self._inner.close()
