@@ -15,17 +15,16 @@ what has been added is not read. See gradwire_proto.control for the counters.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
-from ctypes import memmove, memset, string_at
+from ctypes import memmove, memset
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire._errors import LostError
 from gradwire._plan import Plan, Plans, essence
-from gradwire._results import Saved
+from gradwire._salvage import salvage
 from gradwire._shared_memory import from_now
 from gradwire_proto.arithmetic import blocks
 from gradwire_proto.chunks import overlap
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from gradwire._channel import Doorbell
     from gradwire._collective import Collective
     from gradwire._order import Order
+    from gradwire._results import Saved
     from gradwire._shared_memory import Arena
     from gradwire_proto.chunks import Cut
     from gradwire_proto.control import Ticket
@@ -180,20 +180,7 @@ class Chain:
     def saved(self) -> dict[tuple[int, int], Saved]:
         """See Carrier."""
         taken = self._added - len(self._passed)
-        found = {}
-        for number in range(max(0, taken - self._slots), taken):
-            # Its slot may be in use again: then all ranks have what was there.
-            with contextlib.suppress(ValueError):
-                ticket = self._control.ticket(number)
-                spec = tensor_pb2.Spec.FromString(ticket.spec)
-                plan = self._plans.of_spec(spec)
-                start, stop = plan.cut.range(ticket.chunk)
-                place = self._arena.result_address(number, plan.arithmetic)
-                data = string_at(place, (stop - start) * plan.arithmetic.dtype.itemsize)
-                saved = Saved(data, self._control.finding(number), plan.chunks)
-                if not self._control.is_void(number) and self._control.ticket(number) == ticket:
-                    found[ticket.sequence, ticket.chunk] = saved
-        return found
+        return salvage(self._arena, self._plans, range(max(0, taken - self._slots), taken))
 
     def resolved(self, collectives: int, size: int) -> None:
         """See Carrier."""

@@ -277,7 +277,7 @@ class _Table:
         request.warn_after.FromMilliseconds(int(1000 * settings.warn_after))
         request.first_timeout.FromMilliseconds(int(1000 * settings.first_timeout))
         request.connect_timeout.FromMilliseconds(int(1000 * settings.connect_timeout))
-        request.resume.FromMilliseconds(int(1000 * settings.resume))
+        request.resume.FromMilliseconds(int(1000 * min(settings.timeout, settings.resume)))
         return request
 
 

@@ -97,7 +97,7 @@ def load(  # noqa: PLR0913 - keywords only, as connect's
         node=os.environ.get("GRADWIRE_NODE") or None,
         shared_memory=pick("GRADWIRE_SHM", None, _switch, default=True),
         insecure=pick("GRADWIRE_INSECURE", insecure, _switch, default=False),
-        resume=min(patience, pick("GRADWIRE_RESUME", resume, _seconds, RESUME_SECONDS)),
+        resume=pick("GRADWIRE_RESUME", resume, _seconds, RESUME_SECONDS),
         wire=rule if rule is not None else pick("GRADWIRE_WIRE", None, Wire.of, EXACT),
         weight=weight,
         nonfinite=pick("GRADWIRE_NONFINITE", nonfinite, str, "pass"),

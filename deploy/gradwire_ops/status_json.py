@@ -68,6 +68,7 @@ def _link(link: pb.LinkStatus) -> dict[str, object]:
         "address": link.address,
         "connected": link.connected,
         "connections": link.connections,
+        "silent_seconds": link.silent.seconds + link.silent.nanos / 1e9,
         "bytes_sent": link.bytes_sent,
         "bytes_received": link.bytes_received,
     }

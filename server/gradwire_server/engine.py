@@ -20,6 +20,7 @@ from gradwire_server.errors import (
 )
 from gradwire_server.execution import Arrived, Execution, Workplace
 from gradwire_server.feedback import Feedback
+from gradwire_server.headway import Headway
 from gradwire_server.intake import Intake
 from gradwire_server.lateness import Lateness
 from gradwire_server.local import PrivateSlots
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gradwire_proto.progress import Muster
-    from gradwire_server.chain import Chain, Stall
+    from gradwire_server.chain import Chain
     from gradwire_server.group import Group
     from gradwire_server.kernels import Kernels
     from gradwire_server.local import Local, Ranks
@@ -69,7 +70,6 @@ class Engine:
         self.group = group
         self.failed_count = 0
         self.suspended = False
-        self._done = 0
         self._chain = chain
         self._terms = terms
         self._ranks = ranks
@@ -83,6 +83,7 @@ class Engine:
         self._workplace = Workplace(group, terms.schedule, kernels, self.feedback, weights)
         self._transport: Transport | None = None
         self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)
+        self.headway = Headway(group, chain, self._rounds)
         self._running: dict[Key, Execution] = {}
         self._tasks = Tasks(self.fail)
         self.settling = Settling(group.peers, keeps=terms.resume_seconds > 0)
@@ -112,50 +113,6 @@ class Engine:
         """Bring the metrics up to date. In any thread."""
         if self._chain is not None:
             self._chain.count(self._metrics)
-
-    def _alone(self) -> bool:
-        return self.chained and not self.group.peers
-
-    @property
-    def chained(self) -> bool:
-        """The local ranks add by themselves."""
-        return self._chain is not None and self._chain.in_use
-
-    @property
-    def done(self) -> int:
-        """Rounds that ended well."""
-        if self._chain is not None and self._alone():
-            return self._chain.tally().rounds
-        return self._done
-
-    def sequences(self, rank: int) -> int:
-        """Collectives that a local rank has brought all of."""
-        if self._chain is None or not self._chain.in_use:
-            return self._rounds.sequences(rank)
-        brought = self._chain.sequences(rank)
-        while self._has_failed(brought):
-            brought += 1
-        return brought
-
-    def _has_failed(self, sequence: int) -> bool:
-        return self._rounds.failure(sequence) is not None
-
-    def _is_over(self, sequence: int) -> bool:
-        return self.group.failure is not None or self._has_failed(sequence)
-
-    @property
-    def under_way(self) -> int | None:
-        """The oldest collective without a result."""
-        if self._chain is not None and (oldest := self._chain.oldest) is not None:
-            return oldest
-        return min((each.sequence for each in self._rounds.open), default=None)
-
-    @property
-    def open_rounds(self) -> int:
-        """Rounds without a result."""
-        if self._chain is not None and self._alone():
-            return self._chain.open
-        return len(self._rounds.open)
 
     # -- from the local ranks
 
@@ -195,7 +152,7 @@ class Engine:
 
     def leave(self, rank: int) -> None:
         """A local rank leaves in good order."""
-        sequences = self.sequences(rank)
+        sequences = self.headway.sequences(rank)
         self._broadcast(Left(rank, sequences))
         self._departed(rank, sequences)
 
@@ -296,7 +253,7 @@ class Engine:
             self._workplace.kernels.rounds -= 1
             self._running.pop(key, None)
         if execution.published:
-            self._done += 1
+            self.headway.count()
             self._metrics.round_done(execution.name, self._clock() - began)
 
     # -- failure
@@ -377,26 +334,18 @@ class Engine:
             await asyncio.sleep(min(1.0, self._terms.warn_seconds / 4))
             now = self._clock()
             self._check_departed()
-            waiting = self._waiting(now)
-            for sequence, error in self._lateness.look(waiting, now, self._is_over):
+            waiting = self.headway.waiting(now)
+            for sequence, error in self._lateness.look(waiting, now, self.headway.is_over):
                 self.fail_round(sequence, error)
-            since = self.straggling.since
-            came = self._chain.arrivals(since) if self._chain and self.chained else None
+            came = self.headway.arrivals(self.straggling.since)
             self.straggling.look(now, self.group.members, came)
 
     def _check_departed(self) -> None:
         """A rank may have been handed a collective while others learnt that somebody left."""
-        if self._chain is not None and self.chained:
+        if self._chain is not None and self.headway.chained:
             gone = self.group.departure(self._chain.submitted - 1)
             if gone is not None:
                 self.fail(gone)
-
-    def _waiting(self, now: float) -> list[Round[Arrived] | Stall]:
-        """What is under way."""
-        rounds = self._rounds.open
-        if self._chain is None or not self.chained or self.group.failure is not None:
-            return list(rounds)
-        return self._chain.waiting(rounds, now, self._has_failed)
 
     async def drain(self) -> None:
         """All local ranks have left: let what they have brought come to its end.
@@ -418,7 +367,9 @@ class Engine:
         self._metrics.before_scrape.discard(self.count)
         self._metrics.straggling.pop(self, None)
         self._lateness.close()
-        self.settling.close()
+        if not self.suspended:
+            # Else what is kept is to be read still, by ranks that come back.
+            self.settling.close()
         self._cancel(list(self._running))
         await self._tasks.end(CLOSE_SECONDS)
         if self._chain is not None:

@@ -214,7 +214,7 @@ class Job:
         """A rank is gone without a word: the job is over."""
         if rank not in self._seats:
             return
-        member, sequence = self._seats[rank].member, self.engine.under_way
+        member, sequence = self._seats[rank].member, self.engine.headway.under_way
         self._vacate(rank)
         if self.is_outrun:
             return

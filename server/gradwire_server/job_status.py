@@ -17,9 +17,9 @@ def job_status(job: Job) -> pb.JobStatus:
         generation=group.picture.generation,
         world_size=group.picture.world_size,
         node=group.node,
-        rounds_done=engine.done,
+        rounds_done=engine.headway.done,
         rounds_failed=engine.failed_count,
-        rounds_open=engine.open_rounds,
+        rounds_open=engine.headway.open_rounds,
         failure=str(group.failure or ""),
     )
     for node in group.picture.nodes:
@@ -40,7 +40,7 @@ def job_status(job: Job) -> pb.JobStatus:
             pid=member.pid if member else 0,
             joined=member is not None,
             path=job.path(rank),
-            sequences=engine.sequences(rank),
+            sequences=engine.headway.sequences(rank),
             straggling=straggling[rank],
         )
     for peer, link in job.transport.status().items():

@@ -188,7 +188,7 @@ def test_what_comes_again_when_its_round_is_over_counts_for_nothing(course: Cour
             assert right(course, await explore(subject, course)) == set()
             await asyncio.sleep(1)
             subject.replay()
-            assert [engine.open_rounds for engine in subject.made.engines] == [0] * len(
+            assert [engine.headway.open_rounds for engine in subject.made.engines] == [0] * len(
                 course.shape
             )
             last = torch.ones(ELEMENTS)

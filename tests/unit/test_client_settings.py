@@ -40,6 +40,7 @@ def test_the_defaults() -> None:
         node=None,
         shared_memory=True,
         insecure=False,
+        resume=30.0,
     )
 
 
@@ -58,12 +59,13 @@ def test_the_environment_says_what_no_argument_says(monkeypatch: pytest.MonkeyPa
         "GRADWIRE_NODE": "left",
         "GRADWIRE_SHM": "off",
         "GRADWIRE_INSECURE": "yes",
+        "GRADWIRE_RESUME": "5",
     }.items():
         monkeypatch.setenv(name, value)
-    expected = Settings(7.5, 3.0, 1.0, 70.0, "unix:/run/other.sock", "left", False, True)
+    expected = Settings(7.5, 3.0, 1.0, 70.0, "unix:/run/other.sock", "left", False, True, 5.0)
     assert settings() == expected
     assert settings(timeout=9.0, insecure=False, daemon="h:1") == Settings(
-        9.0, 3.0, 1.0, 70.0, "h:1", "left", False, False
+        9.0, 3.0, 1.0, 70.0, "h:1", "left", False, False, 5.0
     )
 
 

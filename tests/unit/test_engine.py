@@ -151,9 +151,11 @@ def test_rounds_are_counted_and_leave_nothing_open() -> None:
                     for result in await made.results(sequence + ahead, torch.ones(9)):
                         assert result.tolist() == [float(sequence)] * 9
             await virtual_seconds(1)
-            assert [engine.done for engine in made.engines] == [21, 21]
-            assert [engine.open_rounds for engine in made.engines] == [0, 0]
-            assert [made.engine_of(rank).sequences(rank) for rank in range(4)] == [21] * 4
+            assert [engine.headway.done for engine in made.engines] == [21, 21]
+            assert [engine.headway.open_rounds for engine in made.engines] == [0, 0]
+            assert [made.engine_of(rank).headway.sequences(rank) for rank in range(4)] == [
+                21
+            ] * 4
             rounds = made.registry.get_sample_value(
                 "gradwire_rounds_total", {"schedule": "one-shot"}
             )

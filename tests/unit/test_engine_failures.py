@@ -275,6 +275,8 @@ class Stuck:
     async def send(self, target: int, message: Message) -> None:
         await asyncio.Event().wait()
 
+    def settle(self, before: Key) -> None: ...
+
     async def close(self) -> None: ...
 
 
@@ -360,6 +362,8 @@ class Held:
     async def send(self, target: int, message: Message) -> None:
         await self.go.wait()
         self.sent += isinstance(message, Part)
+
+    def settle(self, before: Key) -> None: ...
 
     async def close(self) -> None: ...
 

@@ -46,4 +46,5 @@ def test_every_field_of_the_messages_is_there() -> None:
         ("ranks", pb.RankStatus),
         ("links", pb.LinkStatus),
     ):
-        assert job[name][0].keys() == {field.name for field in message.DESCRIPTOR.fields}
+        fields = {field.name for field in message.DESCRIPTOR.fields}
+        assert {key.removesuffix("_seconds") for key in job[name][0]} == fields

@@ -150,4 +150,6 @@ async def engines(course: Course) -> AsyncIterator[Engines]:
     async with job(*course.shape, schedules=[schedule], slots=SLOTS) as made:
         yield Engines(made, course)
         await asyncio.sleep(1)
-        assert [engine.open_rounds for engine in made.engines] == [0] * len(course.shape)
+        assert [engine.headway.open_rounds for engine in made.engines] == [0] * len(
+            course.shape
+        )

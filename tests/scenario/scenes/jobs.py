@@ -111,7 +111,7 @@ class Jobs(Scene):
                 yield f"node {node}: {rounds}"
 
     def _open(self) -> list[int]:
-        return [engine.open_rounds for engine in self._job.engines]
+        return [engine.headway.open_rounds for engine in self._job.engines]
 
     def _then(self, act: Callable[[], None], seconds: float = SETTLE_SECONDS) -> Iterator[str]:
         async def main() -> None:
