@@ -229,3 +229,38 @@ def test_who_closes_while_connections_break_is_still_heard_to_the_end(node: int)
         assert [inbox.losses for inbox in links.inboxes] == [[], []]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_who_has_said_goodbye_may_be_silent(node: int) -> None:
+    async def main() -> None:
+        # Dead after a second.
+        async with two_nodes(resume=0.5, timeout=6) as links:
+            await talk(links, node, range(2))
+            await links.ends[node].close()
+            await asyncio.sleep(1.6)
+            await has_all(links.inboxes[1 - node], 2)
+            assert [inbox.losses for inbox in links.inboxes] == [[], []]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("resume", [0.0, 9.0])
+def test_that_the_pulse_breaks_is_no_fault_and_it_comes_again(resume: float) -> None:
+    async def main() -> None:
+        # Dead after a second.
+        async with two_nodes(resume=resume, timeout=6) as links:
+            relay = links.relays[1]
+            await until(lambda: relay.connections == 2)
+            opened = relay.opened
+            for count in range(1, 4):
+                relay.reset(1)
+                await until(lambda count=count: relay.opened == opened + count)  # type: ignore[misc]
+                await until(lambda: relay.connections == 2)
+            await asyncio.sleep(1.2)
+            await talk(links, 0, range(2))
+            await has_all(links.inboxes[1], 2)
+            assert links.inboxes[0].losses == []
+            assert relay.opened == opened + 3
+
+    asyncio.run(main())

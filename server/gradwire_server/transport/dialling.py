@@ -231,7 +231,8 @@ class Dialler:
                     link.probe()
                 if pulse.closed:
                     return
-                await asyncio.sleep(tried + AGAIN_SECONDS - loop.time())
+                pause = AGAIN_SECONDS if stream is not None else self._limits.beat_seconds
+                await asyncio.sleep(tried + pause - loop.time())
 
     async def _try(self, link: Link, place: tuple[str, int], hello: bytes) -> Stream | None:
         """A fresh stream of a link that is there; None where it did not work out this time."""

@@ -63,6 +63,10 @@ class Ending(NamedTuple):
     clean: bool = False
 
 
+_OWN_FAULT = Ending("this daemon made a mistake of its own", fault=True)
+"""Where it raised what it should not: another stream would meet the same."""
+
+
 class Link:
     """Lane 0 carries notes and what is short; shares go where least is queued.
 
@@ -325,6 +329,7 @@ class Link:
         try:
             await asyncio.wait([reader])
             if not reader.cancelled():
+                ending = _OWN_FAULT
                 ending = reader.result()
             if not ending.reason:
                 await lane.finish()
@@ -352,6 +357,9 @@ class Link:
             self._guard.look_soon()
         if number == 0 and lane.closed:
             self.over.set()
+        if self._guarding is not None and all(each.closed for each in self._lanes.values()):
+            # Who has said goodbye may be silent.
+            self._guarding.cancel()
 
     def lose(self, reason: str) -> None:
         """Give the link up."""
