@@ -152,7 +152,7 @@ def plan() -> DrillPlan:
         "seconds": "0.3,0.6",
         "rate": "50mbit",
         "timeout": 15.0,
-        "resume": None,
+        "resume": 0.0,
     }
     return make_plan(DrillFlags(**given))
 
@@ -184,6 +184,20 @@ def test_a_job_that_runs_is_disturbed_and_watched(tmp_path: Path, memory: Path) 
         assert killed["verdict"] == CLEANLY
         ranks.await_end(20)
         assert sorted(one.exit_code == 0 for one in ranks.records) == [False, True]
+
+
+def test_a_daemon_that_nobody_starts_again_ends_its_job(tmp_path: Path, memory: Path) -> None:
+    endless = plan()
+    with cluster(1) as nodes, Ranks(endless, nodes.addresses, endless.steps) as ranks:
+        assert ranks.await_step(3, 30)
+        where = ("--daemon", nodes.addresses[0], "--yes", "--json")
+        result = drill(tmp_path, memory, "kill-daemon", *where)
+        ranks.await_end(20)
+        assert all(one.error and one.error[1] == "LostError" for one in ranks.records)
+    assert result.returncode == 1
+    (found,) = json.loads(result.stdout)
+    assert found["verdict"] == CLEANLY
+    assert found["detect_seconds"] < 10
 
 
 def test_what_cannot_be_done_to_a_job_that_runs_is_said(tmp_path: Path, memory: Path) -> None:
