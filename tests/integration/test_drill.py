@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,11 +40,18 @@ ALLOWED = {
 }
 
 
-@pytest.fixture(scope="module")
-def memory() -> Iterator[Path]:
+@contextmanager
+def own_memory() -> Iterator[Path]:
     """A folder for shared memory in which nobody else makes any."""
     with tempfile.TemporaryDirectory(prefix="drilled-", dir="/dev/shm") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """See own_memory."""
+    with own_memory() as folder:
+        yield folder
 
 
 def environment(folder: Path, memory: Path) -> dict[str, str]:
@@ -77,11 +85,12 @@ class ShortSet:
 
 
 @pytest.fixture(scope="module")
-def short_set(tmp_path_factory: pytest.TempPathFactory, memory: Path) -> ShortSet:
+def short_set(tmp_path_factory: pytest.TempPathFactory) -> ShortSet:
     folder = tmp_path_factory.mktemp("drill")
-    result = drill(folder, memory, "all", "--json", *SMALL)
-    found = json.loads(result.stdout)
-    return ShortSet(found, result.returncode, result.stderr, left_behind(folder, memory))
+    with own_memory() as memory:
+        result = drill(folder, memory, "all", "--json", *SMALL)
+        left = left_behind(folder, memory)
+    return ShortSet(json.loads(result.stdout), result.returncode, result.stderr, left)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -188,7 +197,11 @@ def test_a_job_that_runs_is_disturbed_and_watched(tmp_path: Path, memory: Path) 
 
 def test_a_daemon_that_nobody_starts_again_ends_its_job(tmp_path: Path, memory: Path) -> None:
     endless = plan()
-    with cluster(1) as nodes, Ranks(endless, nodes.addresses, endless.steps) as ranks:
+    # What it leaves is the next daemon's to remove: there will be none.
+    with (
+        cluster(1, {"GRADWIRE_SHM_DIR": str(memory)}) as nodes,
+        Ranks(endless, nodes.addresses, endless.steps) as ranks,
+    ):
         assert ranks.await_step(3, 30)
         where = ("--daemon", nodes.addresses[0], "--yes", "--json")
         result = drill(tmp_path, memory, "kill-daemon", *where)
