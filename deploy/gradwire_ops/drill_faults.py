@@ -142,7 +142,7 @@ def _corrupt_chunk(scene: Scene) -> Strike:
     relay.damage_one(scene.moment.place)
     while relay.damaged == before and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
-    began = time.monotonic()
+    began = relay.damaged_at if relay.damaged > before else time.monotonic()
     what = "a bit of a chunk flipped" if relay.damaged > before else "no chunk came by"
     text = f"{what} on the way to or from node {node}"
     return Strike(began, began, _either_end(scene, node), text)

@@ -46,6 +46,8 @@ class Relay:
         self.port: int = self._door.getsockname()[1]
         self.damaged = 0
         """Messages that were changed."""
+        self.damaged_at = 0.0
+        """When the last one was, on the monotonic clock."""
         self._open = threading.Event()
         self._open.set()
         self._lock = threading.Lock()
@@ -159,6 +161,7 @@ class Relay:
                 return None
             place = max(CHECKSUM_BYTES, int(self._damage * size))
             self._damage = None
+            self.damaged_at = time.monotonic()
             self.damaged += 1
             return place
 

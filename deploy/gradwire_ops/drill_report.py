@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gradwire_ops.drill_plan import DrillPlan
     from gradwire_ops.drill_verdict import Finding
 
-_HEADINGS = ("detected", "recovered", "added", "steps lost", "bits")
+_HEADINGS = ("detected", "recovered", "added", "lost", "bits")
 
 
 def title(plan: DrillPlan) -> str:

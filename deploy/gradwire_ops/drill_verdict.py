@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 SURVIVED, CLEANLY, HUNG, WRONG = "survived", "failed cleanly", "HUNG", "WRONG BITS"
 BADLY = "FAILED"
 """None of the four: an error that names nobody, a rank that crashed, a next job that failed."""
+LOG_SECONDS = 0.001
+"""The resolution of a log's times, which are rounded down."""
 CLEAN_ERRORS = frozenset({"LostError", "RoundTimeoutError"})
 
 
@@ -188,8 +190,8 @@ def detect_seconds(
 ) -> float | None:
     """From the fault to the first word of it: an error, or a line of a daemon's log."""
     errors = [one.error[0] for one in records if one.error is not None]
-    after = [at - strike.began for at in (*errors, *words) if at >= strike.began]
-    return min(after) if after else None
+    after = [at - strike.began for at in (*errors, *words)]
+    return min((max(0.0, each) for each in after if each > -LOG_SECONDS), default=None)
 
 
 def recover_seconds(records: Sequence[Record], strike: Strike) -> float | None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,20 +31,21 @@ SMALL = ("--steps", "30", "--size", "1MiB", "--seconds", "0.3,0.6", "--timeout",
 TIMEOUT_SECONDS = 90
 
 SURVIVED, CLEANLY = "survived", "failed cleanly"
-# Strict once daemons and links are taken up again: then the last two lines go. Until then these
-# jobs may fail, but cleanly.
-ALLOWED = {
-    "kill-rank": {CLEANLY},
-    "kill-daemon": {SURVIVED, CLEANLY},
-    "reset-link": {SURVIVED, CLEANLY},
-}
+ALLOWED = {"kill-rank": {CLEANLY}}
 
 
-@pytest.fixture(scope="module")
-def memory() -> Iterator[Path]:
+@contextmanager
+def own_memory() -> Iterator[Path]:
     """A folder for shared memory in which nobody else makes any."""
     with tempfile.TemporaryDirectory(prefix="drilled-", dir="/dev/shm") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """See own_memory."""
+    with own_memory() as folder:
+        yield folder
 
 
 def environment(folder: Path, memory: Path) -> dict[str, str]:
@@ -77,11 +79,12 @@ class ShortSet:
 
 
 @pytest.fixture(scope="module")
-def short_set(tmp_path_factory: pytest.TempPathFactory, memory: Path) -> ShortSet:
+def short_set(tmp_path_factory: pytest.TempPathFactory) -> ShortSet:
     folder = tmp_path_factory.mktemp("drill")
-    result = drill(folder, memory, "all", "--json", *SMALL)
-    found = json.loads(result.stdout)
-    return ShortSet(found, result.returncode, result.stderr, left_behind(folder, memory))
+    with own_memory() as memory:
+        result = drill(folder, memory, "all", "--json", *SMALL)
+        left = left_behind(folder, memory)
+    return ShortSet(json.loads(result.stdout), result.returncode, result.stderr, left)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -152,7 +155,7 @@ def plan() -> DrillPlan:
         "seconds": "0.3,0.6",
         "rate": "50mbit",
         "timeout": 15.0,
-        "resume": None,
+        "resume": 0.0,
     }
     return make_plan(DrillFlags(**given))
 
@@ -184,6 +187,24 @@ def test_a_job_that_runs_is_disturbed_and_watched(tmp_path: Path, memory: Path) 
         assert killed["verdict"] == CLEANLY
         ranks.await_end(20)
         assert sorted(one.exit_code == 0 for one in ranks.records) == [False, True]
+
+
+def test_a_daemon_that_nobody_starts_again_ends_its_job(tmp_path: Path, memory: Path) -> None:
+    endless = plan()
+    # What it leaves is the next daemon's to remove: there will be none.
+    with (
+        cluster(1, {"GRADWIRE_SHM_DIR": str(memory)}) as nodes,
+        Ranks(endless, nodes.addresses, endless.steps) as ranks,
+    ):
+        assert ranks.await_step(3, 30)
+        where = ("--daemon", nodes.addresses[0], "--yes", "--json")
+        result = drill(tmp_path, memory, "kill-daemon", *where)
+        ranks.await_end(20)
+        assert all(one.error and one.error[1] == "LostError" for one in ranks.records)
+    assert result.returncode == 1
+    (found,) = json.loads(result.stdout)
+    assert found["verdict"] == CLEANLY
+    assert found["detect_seconds"] < 10
 
 
 def test_what_cannot_be_done_to_a_job_that_runs_is_said(tmp_path: Path, memory: Path) -> None:

@@ -71,6 +71,12 @@ def test_who_ends_with_the_same_bits_has_survived() -> None:
     assert raised_seconds(records, STOPPED) is None
 
 
+def test_a_log_says_milliseconds_rounded_down() -> None:
+    records = [finished(0)]
+    assert detect_seconds(records, STOPPED, [STOPPED.began - 0.0005]) == 0
+    assert detect_seconds(records, STOPPED, [STOPPED.began - 0.1]) is None
+
+
 def test_recovery_is_a_step_that_the_last_rank_has_done() -> None:
     assert recover_seconds([finished(0, gap=2.0), finished(1, gap=3.0)], STOPPED) == 1.5
 

@@ -22,9 +22,9 @@ HEAD = """# Failures
 one fault. Each run is a job of 2 nodes with 2 ranks each, struck at a random moment, also in
 the midst of a bucket, and compared bit by bit with the undisturbed job of the same seed.
 Detected: from the fault to the first error, or line of a daemon's log, about it. Recovered:
-from the fault's end (a killed daemon: until it is ready again) to the first step that all ranks
-have done. Added: to the time of the undisturbed job, with the fault's own duration. Seconds,
-p50 / p95 / max. All nodes, daemons and ranks share this one machine."""
+from the fault's end (a killed daemon: from when it is ready again) to the first step that all
+ranks have done. Added: to the time of the undisturbed job, with the fault's own duration.
+Seconds, p50 / p95 / max. All nodes, daemons and ranks share this one machine."""
 
 QUICK = "**A quick run, of a few jobs. These figures mean nothing.**"
 
