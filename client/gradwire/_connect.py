@@ -247,10 +247,12 @@ class _Table:
             if not leaving:
                 seat.end()
 
-        resumes = seat.resumes
+        def resumes() -> bool:
+            return seat.resumes and pipeline.over is None
+
         mail = Mail(self._rank, self._world_size, seat.page_bytes, seat.post, resumes=resumes)
         how = self._settings.timeout, guard.judge, self._settings.first_timeout
-        if resumes:
+        if seat.resumes:
             recovery = Recovery(seat, self._rank, mail.reset)
             pipeline: Pipeline = ResumingPipeline(recovery, carrier, *how)
         else:

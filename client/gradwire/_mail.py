@@ -46,6 +46,11 @@ class PostLine(Protocol):
         ...
 
 
+def _never() -> bool:
+    """A line that breaks is the end."""
+    return False
+
+
 class Mail:
     """One rank's letters. All methods may be called from any thread.
 
@@ -59,9 +64,9 @@ class Mail:
         page_bytes: int,
         open_line: Callable[[], PostLine],
         *,
-        resumes: bool = False,
+        resumes: Callable[[], bool] = _never,
     ) -> None:
-        """`resumes`: where the line breaks, there will be another one."""
+        """`resumes`: whether there will be another line, where this one breaks."""
         self._rank = rank
         self._open_line = open_line
         self._resumes = resumes
@@ -201,7 +206,7 @@ class Mail:
         except LostError as error:
             if self._line is not line:
                 return
-            if self._resumes:
+            if self._resumes():
                 self.reset(error)
             else:
                 self._broken(error)

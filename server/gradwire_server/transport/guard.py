@@ -60,6 +60,8 @@ class Guard:
         self._news = asyncio.Event()
         self._outage: float | None = None
         """Since when there is one that was told of."""
+        self._broken = False
+        """It was told that a connection broke, since all was well last."""
         self._beat = time.monotonic() + limits.beat_seconds
 
     @property
@@ -69,6 +71,9 @@ class Guard:
 
     def look_soon(self) -> None:
         """A lane has lost its stream."""
+        if not self._broken and self._outage is None:
+            self._broken = True
+            log.info("a connection to %s broke (%s)", self._place, self._link.trouble)
         self._news.set()
 
     async def watch(self) -> None:
@@ -115,6 +120,7 @@ class Guard:
         )
 
     def _be_calm(self, now: float) -> None:
+        self._broken = self._broken and bool(self._link.down)
         if self._outage is None:
             return
         self._link.refresh(wanted=False)
