@@ -115,9 +115,7 @@ def _ranks(job: pb.JobStatus) -> Table:
             state = "joined" if rank.joined else "missing"
             process, path, begun = str(rank.pid), rank.path, str(rank.sequences)
             late = f"{rank.straggling:.0%}"
-            table.add_row(
-                str(number), str(node), rank.host, process, state, path, begun, late
-            )
+            table.add_row(str(number), str(node), rank.host, process, state, path, begun, late)
     return table
 
 
