@@ -49,6 +49,9 @@ _ANOTHER = (
 _attempts: WeakKeyDictionary[Store, Counter[int]] = WeakKeyDictionary()
 """How often each rank has met the others in a store, in this process."""
 
+_lives: WeakKeyDictionary[Store, dict[int, str]] = WeakKeyDictionary()
+"""What the keys of this process begin with, in a store in which its predecessors' are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -101,7 +104,9 @@ class Meeting:
         self, store: Store, rank: int, world_size: int, timeout_seconds: float
     ) -> None:
         attempts = _attempts.setdefault(store, Counter())
-        self._store = PrefixStore(f"gradwire/{attempts[rank]}", store)
+        if not attempts[rank]:
+            _lives.setdefault(store, {})[rank] = _life(store, rank)
+        self._store = PrefixStore(f"gradwire/{_lives[store][rank]}{attempts[rank]}", store)
         attempts[rank] += 1
         self._rank = rank
         self._world_size = world_size
@@ -194,6 +199,17 @@ class Meeting:
         else:
             return []
         return [key for key in keys if not self._store.check([key])]
+
+
+def _life(store: Store, rank: int) -> str:
+    """What tells the keys of a job that torchrun has started again from those before.
+
+    The ranks of all lives may share the launcher's store; where a life has a store of its own,
+    the launchers may have counted differently.
+    """
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    first = store.add(f"gradwire/came/{rank}", 1) == 1
+    return "" if first or restarts == "0" else f"restart{restarts}/"
 
 
 def check(cards: list[Card]) -> str:

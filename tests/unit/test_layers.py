@@ -22,7 +22,7 @@ MAY_IMPORT = {
 
 SERVER = ROOT / "server" / "gradwire_server"
 PURE = [
-    *(SERVER / f"{name}.py" for name in ("group", "ledger", "office", "round")),
+    *(SERVER / f"{name}.py" for name in ("group", "ledger", "office", "round", "straggling")),
     *sorted(SERVER.glob("reduce/*.py")),
 ]
 PURE_LINKS = [

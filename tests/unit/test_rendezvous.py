@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from gradwire import ConnectError
-from gradwire._rendezvous import Card, Meeting, Picture, check, draw, find_store
+from gradwire._rendezvous import Card, Meeting, Picture, _attempts, check, draw, find_store
 from gradwire_proto import PROTOCOL
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
@@ -188,3 +188,28 @@ def test_the_job_has_as_many_workers_as_the_node_with_the_fewest() -> None:
         ["127.0.0.1:2", "127.0.0.1:9"],
     ]
     assert [node["ranks"] for nodes in workers for node in nodes] == [[0], [1]] * 2
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_job_that_was_started_again_forms_anew_over_one_store_or_another(
+    monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """Each agent counts for itself; where the store is new, that must not matter."""
+    store = dist.HashStore()
+    first = meet([daemon("a"), daemon("b")], store)
+    _attempts.clear()  # as in other processes
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    again = meet([daemon("a"), daemon("b")], store if shared else dist.HashStore())
+    generations = {each.generation for each in [*first, *again] if isinstance(each, Picture)}
+    assert len(generations) == 2
+    assert not any(isinstance(each, ConnectError) for each in [*first, *again])
+
+
+def test_of_a_job_that_was_started_again_embedded_daemons_start_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = dist.HashStore()
+    assert Meeting(store, 0, 1, 1.0).first("embedded")
+    _attempts.clear()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert Meeting(store, 0, 1, 1.0).first("embedded")

@@ -1,6 +1,7 @@
-"""One rank of an elastic job: `elastic.py ROUNDS`, started by torchrun.
+"""One rank of an elastic job: `elastic.py ROUNDS VICTIM [BACKEND]`, started by torchrun.
 
-In its first life rank 1 dies in mid-job. It prints a line of JSON for each thing that happens.
+With a BACKEND it makes torch's process group first. It prints a line of JSON for each thing
+that happens.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ def say(event: str, **facts: object) -> None:
     os.write(1, (json.dumps({"event": event, **facts}) + "\n").encode())
 
 
-def main(rounds: int, victim: int) -> None:
-    """Sum up 1 from each rank, round by round."""
+def main(rounds: int, victim: int, group: str) -> None:
+    """Average, round by round; the victim dies half-way in its first life."""
     torch.set_num_threads(1)
     life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    dist.init_process_group("gloo")
+    if group:
+        dist.init_process_group(group)
     with gradwire.connect(timeout=30.0) as session:
         rank, world = session.rank, session.world_size
         say("connected", life=life, rank=rank, world=world, generation=session.generation)
@@ -46,4 +48,4 @@ def main(rounds: int, victim: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:] or [""])
