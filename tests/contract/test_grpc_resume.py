@@ -135,11 +135,16 @@ def test_after_silence_all_goes_on_and_the_log_tells_of_it_once(
     caplog.set_level(logging.INFO, "gradwire_server.transport.guard")
     asyncio.run(main())
     for node in (0, 1):
-        first, last = (each for each in caplog.messages if f" node {node} " in f" {each}")
+        first, last = (each for each in told(caplog) if f" node {node} " in f" {each}")
         assert first.startswith(f"nothing from node {node} at 127.0.0.1:")
         assert first.endswith("s; it is waited for until 20 s are over")
         assert last.startswith(f"node {node} at 127.0.0.1:")
         assert " is back after " in last
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said of silence, and of its end."""
+    return [each for each in caplog.messages if not each.startswith("a connection to")]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
