@@ -77,7 +77,7 @@ def select(said: list[dict[str, Any]], event: str, **facts: object) -> list[dict
 @pytest.mark.case("E17")
 @pytest.mark.parametrize("standalone", [True, False])
 def test_a_job_is_formed_again_after_a_rank_has_died(nodes: Cluster, standalone: bool) -> None:
-    """All lives share the launcher's store. Gloo does not form again over it, so it is left out."""
+    """All lives share the launcher's store. Gloo does not form again over it: left out."""
     where = ("--standalone",) if standalone else ("--master-port", str(free_port()))
     with ExitStack() as stack:
         places = ("--nproc-per-node", "2", "--max-restarts", "1")
