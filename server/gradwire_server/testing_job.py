@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from gradwire_proto.nonfinite import Finding
     from gradwire_proto.v1 import aggregator_pb2, peer_pb2
+    from gradwire_server.local import Ranks
     from gradwire_server.transport.base import Message
 
 CHUNK_BYTES = 64
@@ -100,7 +101,9 @@ class MemoryJob:
         shape: Sequence[int],
         seed: int,
         bandwidths: Sequence[int] = (),
+        ranks: Ranks | None = None,
     ) -> None:
+        """`ranks` are told instead of `heard`."""
         starts = [sum(shape[:node]) for node in range(len(shape))]
         self.places = [range(start, start + n) for start, n in zip(starts, shape, strict=True)]
         self.picture = _picture(self.places, bandwidths)
@@ -109,7 +112,7 @@ class MemoryJob:
         self.registry = CollectorRegistry()
         metrics, kernels = Metrics(self.registry, "0"), Kernels(1)
         self.engines = [
-            Engine(self._group(node), terms[node], self.heard, None, kernels, metrics)
+            Engine(self._group(node), terms[node], ranks or self.heard, None, kernels, metrics)
             for node in range(len(shape))
         ]
         for node, engine in enumerate(self.engines):

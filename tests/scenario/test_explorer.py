@@ -18,6 +18,7 @@ import torch
 
 from exploring.course import ELEMENTS, Course, reference, tensor
 from exploring.engines import Engines, Failure, Outcome, Subject, engines
+from exploring.reviving import reviving
 from gradwire_server.reduce.choose import SCHEDULES
 from gradwire_server.testing import run
 from gradwire_server.testing_job import TIMEOUT_SECONDS
@@ -218,4 +219,29 @@ def test_a_mismatch_at_any_rank_fails_one_round_and_no_other(course: Course) -> 
 async def mismatched(course: Course, odd: int) -> dict[tuple[int, int], Outcome]:
     async with engines(course) as subject:
         subject.instead[odd, 1] = torch.ones(ELEMENTS + 1)
+        return await explore(subject, course)
+
+
+@pytest.mark.case("R08")
+@courses
+def test_daemons_killed_at_any_step_come_back_and_no_bit_is_lost(course: Course) -> None:
+    """One; and another, or the same, a few steps later, which may be while it comes back."""
+    for step in steps_of(course):
+        outcomes = run(revived(course, step))
+        assert right(course, outcomes) == set()
+
+
+async def revived(course: Course, step: int) -> dict[tuple[int, int], Outcome]:
+    nodes = len(course.shape)
+    later = step + 1 + step % 7
+
+    async with reviving(course) as subject:
+        first = at(step, lambda: subject.kill(step % nodes))
+        second = at(later, lambda: subject.kill((step // 2) % nodes))
+
+        def both() -> None:
+            first()
+            second()
+
+        subject.step = both
         return await explore(subject, course)

@@ -36,6 +36,11 @@ class MemoryNetwork:
                 self._receivers[other].lost(node, "severed")
                 self._receivers[node].lost(other, "severed")
 
+    def cut(self, node: int) -> None:
+        """Nothing passes between a node and the others any more; nobody is told."""
+        for other in self._receivers:
+            self._severed |= {(node, other), (other, node)}
+
     def settled(self, source: int, before: Key) -> None:
         """Tell all other nodes."""
         for target, receiver in self._receivers.items():

@@ -60,7 +60,7 @@ class Disturbed:
     Parts of one round stay in order. All else may overtake: so says transport.base.
     """
 
-    def __init__(self, inner: MemoryTransport, subject: Engines, seed: int) -> None:
+    def __init__(self, inner: MemoryTransport, subject: Subject, seed: int) -> None:
         self._inner = inner
         self._subject = subject
         self._random = random.Random(seed)  # noqa: S311 - delays, not a secret
