@@ -127,6 +127,14 @@ class Seat:
             seat = daemon.join(self._request, left + JOIN_GRACE_SECONDS)
             if seat.attempt:
                 return seat.attempt
+            if seat.chunk_bytes != self._seat.chunk_bytes:
+                # All that is known of chunks would be of others.
+                daemon.leave(seat.seat)
+                raise LostError(
+                    f"the daemon at {self.address} came back with chunks of"
+                    f" {seat.chunk_bytes} bytes, this job has {self._seat.chunk_bytes}:"
+                    " restart it with the same --chunk-bytes"
+                )
             carrier = self._open(daemon, seat, left)
             unless_seated.pop_all()
         return carrier

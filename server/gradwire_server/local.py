@@ -83,19 +83,29 @@ class PrivateSlots:
     def __init__(self, slots: int, chunk_bytes: int) -> None:
         self.count = slots
         self._free = deque(PrivateSlot(chunk_bytes) for _ in range(slots))
-        self._freed = asyncio.Event()
+        self._line: deque[asyncio.Future[PrivateSlot]] = deque()
 
-    async def take(self) -> PrivateSlot:
-        """A free slot, as soon as there is one."""
-        while not self._free:
-            self._freed.clear()
-            await self._freed.wait()
-        return self._free.popleft()
+    def ask(self) -> asyncio.Future[PrivateSlot]:
+        """A slot, as soon as there is one: first come, first served.
 
-    def give(self, slot: PrivateSlot) -> None:
-        """The slot is free again."""
-        self._free.append(slot)
-        self._freed.set()
+        A round's slot may be kept until all before it have settled: these must have theirs.
+        """
+        asked: asyncio.Future[PrivateSlot] = asyncio.get_running_loop().create_future()
+        self._line.append(asked)
+        self._hand_out()
+        return asked
+
+    def give_back(self, asked: asyncio.Future[PrivateSlot]) -> None:
+        """The slot is free again, or not needed any more."""
+        if not asked.cancel() and not asked.cancelled():
+            self._free.append(asked.result())
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._line and (self._free or self._line[0].cancelled()):
+            asked = self._line.popleft()
+            if not asked.cancelled():
+                asked.set_result(self._free.popleft())
 
 
 class Ranks(Protocol):
@@ -126,7 +136,8 @@ class Streamed:
         self._slots = slots
         self._ranks = ranks
         self._to = to
-        self._slot: PrivateSlot | None = None
+        # Now, since rounds begin in order; what comes before `take` may pass other rounds by.
+        self._slot: asyncio.Future[PrivateSlot] | None = slots.ask()
 
     @property
     def parts(self) -> int:
@@ -135,8 +146,9 @@ class Streamed:
 
     async def take(self) -> Place:
         """See Local."""
-        self._slot = await self._slots.take()
-        return self._slot
+        assert self._slot is not None, "a round is released at its end"  # noqa: S101
+        # The round that waits may be called off: its place in the line goes with `release`.
+        return await asyncio.shield(self._slot)
 
     def add(self, total: ChunkSum) -> None:
         """See Local; in the order of the ranks."""
@@ -153,7 +165,7 @@ class Streamed:
     def release(self) -> None:
         """See Local."""
         if self._slot is not None:
-            self._slots.give(self._slot)
+            self._slots.give_back(self._slot)
             self._slot = None
 
 
