@@ -106,3 +106,23 @@ def test_loader_workers_and_subprocesses_of_a_rank_come_and_go(node: Cluster) ->
         words, _ = disturbed.communicate(timeout=SECONDS)
         assert words.splitlines()[-1] == "all right", words
         assert disturbed.returncode == 0
+
+
+@pytest.mark.case("R29")
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_rank_may_run_an_event_loop_with_grpc_in_it(node: Cluster, loop: str) -> None:
+    """The daemon has a loop of its own, in a process of its own; a session has none."""
+    paths = [str(PROGRAMS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "GRADWIRE_DAEMON": node.addresses[0],
+    }
+    command = [sys.executable, "-m", "loops", loop]
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=4 * SECONDS
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 0
+    assert "BlockingIOError" not in ended.stderr
+    assert "Traceback" not in ended.stderr
