@@ -194,7 +194,8 @@ class Seat:
 
     def _present(self) -> Daemon:
         daemon = self._daemon
-        if daemon is None:
+        if daemon is None or self._lost:
+            # While it joins again, the seat that is known is one of the attempt before.
             raise LostError(f"there is no daemon at {self.address} now")
         return daemon
 

@@ -148,7 +148,9 @@ class Engine:
             self.settling.keep(key, execution.local.release)
         else:
             execution.local.release()
-            self.settling.end(key)
+            if not self.suspended:
+                # Else it has no result, and has not failed: others must keep theirs.
+                self.settling.end(key)
 
     def leave(self, rank: int) -> None:
         """A local rank leaves in good order."""

@@ -127,6 +127,7 @@ class Job:
             if not self.group.absent:
                 self.transport.progress = list(self._progress.values())
                 self.transport.ready.set()
+                self.transport.wake()
         return seat
 
     async def formed(self, seconds: float) -> None:

@@ -61,6 +61,21 @@ def test_no_node_is_greeted_or_answered_before_it_is_ready_and_then_progress_is_
     run(main())
 
 
+def test_a_node_without_others_waits_for_all_of_its_own_ranks() -> None:
+    """What one rank lacks, another of the same node may have."""
+
+    async def main() -> None:
+        async with nodes((1,)) as links:
+            one = links.grpc[0]
+            with pytest.raises(LostError, match=r"waited .* for its own ranks"):
+                await one.linked(0.1)
+            one.ready.set()
+            one.wake()
+            await one.linked(5)
+
+    run(main())
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_node_that_hears_of_a_later_attempt_is_told_whoever_dials(ahead: int) -> None:
     async def main() -> None:

@@ -33,7 +33,12 @@ def made(folder: Path) -> Feedback:
 
 def lend(feedback: Feedback, chunk: int, sequence: int, *, revoked: bool = False) -> Loan:
     coding = Coding(tensor_pb2.WIRE_INT8, identity=IDENTITY, feedback=True, revoked=revoked)
-    return asyncio.run(feedback.lend(coding, CHUNKS * STEP, chunk, sequence))
+
+    async def run() -> Loan:
+        async with asyncio.timeout(5):
+            return await feedback.lend(coding, CHUNKS * STEP, chunk, sequence)
+
+    return asyncio.run(run())
 
 
 def bring(

@@ -97,19 +97,21 @@ class GrpcTransport:
         """
         try:
             async with asyncio.timeout(timeout_seconds):
-                while self._unlinked():
+                # A node without others has yet to know where all of its own ranks are.
+                while self._unlinked() or not self.ready.is_set():
                     if self._group.failure is not None:
                         raise self._group.failure
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            missing = "; ".join(self._describe(peer) for peer in self._unlinked())
+            others = [self._describe(peer) for peer in self._unlinked()]
+            missing = "; ".join(others) or f"its own ranks {self._group.absent}"
             raise LostError(
                 f"node {self._group.node} waited {timeout_seconds:g} s for {missing}"
             ) from None
 
     def wake(self) -> None:
-        """The job has failed; nobody need wait for links any more."""
+        """All local ranks have come; or the job has failed, and nobody need wait any more."""
         self._changed.set()
 
     def status(self) -> dict[int, Status]:
@@ -169,7 +171,11 @@ class GrpcTransport:
         if hello.attempt < self._greeting.attempt:
             await write(self._greeting.first(()))
             return
-        await self.ready.wait()
+        if not self.ready.is_set():
+            await self.ready.wait()
+            if self._closing:
+                # The attempt ended before it began.
+                return
         if hello.pulse:
             await self._accept_pulse(hello, read, write)
         elif hello.again or hello.lane:
