@@ -105,7 +105,7 @@ class Outcome(Protocol):
 
 
 class Nowhere:
-    """See _pipeline.Carrier: between one seat and the next."""
+    """See Carrier: between one seat and the next."""
 
     def __init__(self, before: Carrier) -> None:
         self.path = before.path

@@ -10,10 +10,14 @@ from gradwire._errors import LostError
 from gradwire._pipeline import Pipeline
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gradwire._carrier import Carrier
     from gradwire._collective import Collective
+    from gradwire._order import Order
     from gradwire._pipeline import Judge
     from gradwire._recovery import Recovery
+    from gradwire_proto.chunks import Cut
     from gradwire_proto.v1 import aggregator_pb2 as pb
 
 
@@ -75,9 +79,11 @@ class ResumingPipeline(Pipeline):
             first = min(self._open, default=self._next_sequence)
             open_ = self._open.get(first)
             carrier = self._recovery.rejoin(attempt, first - 1, open_, lost)
+            cut_of = self._carrier.cut_of
             with self._lock:
                 if self.over is None:
                     self._carrier, self._heard = carrier, time.monotonic()
+                    _check_cut(open_, cut_of, carrier)
                     self._replay = self._recovery.begin(carrier, self._open)
                 else:
                     carrier.hang_up()
@@ -128,3 +134,14 @@ class ResumingPipeline(Pipeline):
             for _, collective in sorted(self._open.items()):
                 self._carrier.put(collective)
             self._away, self._replay = False, None
+
+
+def _check_cut(
+    first: Collective | None, before: Callable[[Order], Cut], carrier: Carrier
+) -> None:
+    """Raise LostError where chunks are not what they were: results would go astray."""
+    if first is not None and before(first.order) != carrier.cut_of(first.order):
+        raise LostError(
+            f"the job can't be taken up again: {carrier.daemon} cuts tensors into other chunks"
+            " than before; restart it with the settings that it had"
+        )

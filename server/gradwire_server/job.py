@@ -318,7 +318,8 @@ class Job:
         if self._abandoning is None:
             await self.transport.close()
         else:
-            await self._abandoning
+            # Who waits may be called off; what he waits for goes on.
+            await asyncio.shield(self._abandoning)
         if self.arena is not None:
             self.arena.close()
         if self.keeper is not None:

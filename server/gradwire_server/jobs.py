@@ -36,6 +36,8 @@ class Jobs:
         self._make = make
         self._jobs: dict[str, Job] = {}
         self._ends: dict[Job, asyncio.Task[None]] = {}
+        self._away: dict[Job, asyncio.Task[None]] = {}
+        """Outrun, and about to end."""
         self._over: OrderedDict[str, ReductionError] = OrderedDict()
         self._news = asyncio.Condition()
         self._entering = asyncio.Lock()
@@ -66,7 +68,8 @@ class Jobs:
                     raise BehindError(job.latest)
             feedback = None
             if job is not None and job.is_outrun:
-                await self._put_away(job)
+                # The rank that comes may be called off, and another come: it goes on.
+                await asyncio.shield(self._put_away(job))
                 feedback, job = job.feedback, None
             return job or await self._begin(picture, request, feedback)
 
@@ -128,13 +131,19 @@ class Jobs:
         for job in self.all:
             job.feedback.close()
 
-    async def _put_away(self, job: Job) -> None:
+    def _put_away(self, job: Job) -> asyncio.Task[None]:
         """This attempt is over; the next one goes on with what it has lost."""
+        if job not in self._away:
+            self._away[job] = asyncio.create_task(self._close_outrun(job))
+        return self._away[job]
+
+    async def _close_outrun(self, job: Job) -> None:
         end = self._ends.pop(job)
         end.cancel()
         await asyncio.gather(end, return_exceptions=True)
         await job.close()
         self._jobs.pop(job.group.picture.generation, None)
+        self._away.pop(job)
 
     async def _end(self, job: Job) -> None:
         generation = job.group.picture.generation
