@@ -17,7 +17,7 @@ import asyncio
 import logging
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,7 +27,7 @@ from gradwire_server.residual_file import ResidualFile
 from gradwire_server.shared_memory import PREFIX, keeper, room
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Coroutine, Iterator, Sequence
     from pathlib import Path
 
     from gradwire_proto.progress import Muster
@@ -232,14 +232,16 @@ class Feedback:
         self._drop_unused(ResidualFile.size(size, chunks))
         try:
             # Reserving a gigabyte takes a quarter of a second.
-            file = await asyncio.to_thread(
-                ResidualFile.create,
-                identity,
-                elements,
-                size,
-                self._step,
-                self._folder,
-                self._name,
+            file = await _finished(
+                asyncio.to_thread(
+                    ResidualFile.create,
+                    identity,
+                    elements,
+                    size,
+                    self._step,
+                    self._folder,
+                    self._name,
+                )
             )
         except (OSError, ValueError, OverflowError, MemoryError) as error:
             raise ReductionError(
@@ -320,6 +322,23 @@ class Feedback:
     def close(self) -> None:
         """Unlink all files."""
         self.forget()
+
+
+async def _finished(making: Coroutine[Any, Any, ResidualFile]) -> ResidualFile:
+    """A file once it is made. Who is called off meanwhile leaves none behind: a daemon that
+    came later would take it for what was lost.
+    """
+    task = asyncio.ensure_future(making)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_discard)
+        raise
+
+
+def _discard(task: asyncio.Task[ResidualFile]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
 
 
 class Restoring:

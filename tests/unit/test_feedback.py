@@ -288,3 +288,21 @@ def test_what_came_only_in_part_does_not_count(feedback: Feedback) -> None:
 
     asyncio.run(run())
     assert lend(feedback).count == 0
+
+
+def test_a_round_called_off_while_its_file_is_made_leaves_none(tmp_path: Path) -> None:
+    """Whoever resumes would go on with the empty one."""
+
+    async def main() -> None:
+        feedback = Feedback(tmp_path, STEP * ITEMSIZE)
+        lending = asyncio.create_task(feedback.lend(coded(), 1 << 20, 0))
+        # It is in a thread by then.
+        await asyncio.sleep(0)
+        lending.cancel()
+        await asyncio.gather(lending, return_exceptions=True)
+        assert lending.cancelled()
+        await asyncio.get_running_loop().shutdown_default_executor()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert list(tmp_path.iterdir()) == []
