@@ -47,7 +47,6 @@ _PASSING = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.UNKNOWN,
 )
 """What becomes of a call where the daemon is gone, or stops meanwhile."""
 

@@ -120,15 +120,17 @@ def _look_after(
 
     In the end, remove what it had no time to remove itself.
     """
-    while process.wait() and _seats[address] > 0:
-        log.warning(
-            "the embedded daemon, pid %d, ended with exit code %d: starting another one",
-            process.pid,
-            process.returncode,
-        )
-        time.sleep(AGAIN_SECONDS)
-        process = _spawn(environment)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        while process.wait() and _seats[address] > 0:
+            log.warning(
+                "the embedded daemon, pid %d, ended with exit code %d: starting another one",
+                process.pid,
+                process.returncode,
+            )
+            time.sleep(AGAIN_SECONDS)
+            process = _spawn(environment)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _await(process: subprocess.Popen[bytes], path: Path, timeout_seconds: float) -> None:

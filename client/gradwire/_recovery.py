@@ -19,7 +19,7 @@ from gradwire._collective import Collective
 from gradwire._errors import AggregationError, LostError
 from gradwire._failure import error_of
 from gradwire._order import gathering
-from gradwire._results import Saved, write_chunk
+from gradwire._results import Saved, take_chunk
 from gradwire._tensor import bytes_of
 from gradwire_proto.dtypes import DTYPES
 from gradwire_proto.nonfinite import Finding
@@ -38,8 +38,8 @@ _HEAD = struct.Struct("<?xxxxxxxqq")
 _ALIGNMENT = 64
 
 
-class Seat(Protocol):
-    """A rank's place at a daemon, whichever process that is."""
+class Return(Protocol):
+    """The way back to a rank's place at a daemon, whichever process that is."""
 
     @property
     def attempt(self) -> int:
@@ -79,7 +79,7 @@ class Recovery:
     """One pipeline's. Not thread-safe: its methods are called by whoever works for it."""
 
     def __init__(
-        self, seat: Seat, rank: int, interrupted: Callable[[LostError], None] | None = None
+        self, seat: Return, rank: int, interrupted: Callable[[LostError], None] | None = None
     ) -> None:
         """`interrupted` is called before the seat is taken again."""
         self._seat = seat
@@ -108,7 +108,10 @@ class Recovery:
             self._lapses.popitem(last=False)
 
     def keep(self, carrier: Carrier) -> None:
-        """Keep the results that the carrier has: it is about to go."""
+        """Keep the results that the carrier has: it is about to go.
+
+        Those of a replay, too, under a number that nobody asks for any more.
+        """
         for (sequence, chunk), saved in carrier.saved().items():
             self._saved[sequence - self._shift, chunk] = saved
 
@@ -156,17 +159,12 @@ class Recovery:
                 continue
             collective = open_[each.position.collective + 1]
             cut = carrier.cut_of(collective.order)
-            start, stop = cut.range(each.position.chunk)
             bad, rank, element = _HEAD.unpack_from(buffer, each.offset)
             payload = buffer[each.offset + _HEAD.size :][: each.size]
             found = Finding(rank, element) if bad else None
             # Whoever loses this attempt, too, may lack it still.
             self._saved[each.position] = Saved(payload, found, cut.count)
-            if found is not None:
-                collective.hear(found, start, stop, self._rank)
-            write_chunk(collective.order, (start, stop), payload)
-            collective.taken += 1
-            if collective.taken == cut.count:
+            if take_chunk(collective, cut, payload, found, self._rank):
                 complete.append(collective)
         return complete
 

@@ -10,7 +10,9 @@ import torch
 from gradwire_proto.chunks import overlap
 
 if TYPE_CHECKING:
+    from gradwire._collective import Collective
     from gradwire._order import Order
+    from gradwire_proto.chunks import Cut
     from gradwire_proto.nonfinite import Finding
 
 
@@ -21,6 +23,23 @@ class Saved(NamedTuple):
     finding: Finding | None
     chunks: int
     """Of its collective."""
+
+
+def take_chunk(
+    collective: Collective,
+    cut: Cut,
+    payload: bytes | memoryview,
+    found: Finding | None,
+    rank: int,
+) -> bool:
+    """Take the result of a collective's next chunk; whether that completes it on this rank."""
+    start, stop = cut.range(collective.taken)
+    if found is not None:
+        collective.hear(found, start, stop, rank)
+    if len(payload):
+        write_chunk(collective.order, (start, stop), payload)
+    collective.taken += 1
+    return collective.taken == cut.count
 
 
 def write_chunk(order: Order, extent: tuple[int, int], payload: bytes | memoryview) -> None:

@@ -131,6 +131,7 @@ class ResumingPipeline(Pipeline):
         for collective in complete:
             self._resolve(collective, None)
         with self._lock:
+            self._carrier.begin_at(min(self._open, default=self._next_sequence))
             for _, collective in sorted(self._open.items()):
                 self._carrier.put(collective)
             self._away, self._replay = False, None

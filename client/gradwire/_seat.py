@@ -20,7 +20,7 @@ from gradwire_proto.letters import page_bytes
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from gradwire._carrier import Carrier
     from gradwire._channel import Post
@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 JOIN_GRACE_SECONDS = 5.0
 SEAT_LOOK_SECONDS = 0.1
 PROBE_SECONDS = 0.5
-PAUSE_SECONDS = 0.05
+PAUSE_SECONDS, JOIN_PAUSE_SECONDS = 0.05, 0.3
+"""Between two tries to reach a daemon, and to join at one that was there."""
 
 
 class Seat:
@@ -51,7 +52,7 @@ class Seat:
 
     @property
     def attempt(self) -> int:
-        """See _recovery.Seat."""
+        """See _recovery.Return."""
         return self._request.attempt
 
     @property
@@ -78,7 +79,7 @@ class Seat:
     def rejoin(
         self, attempt: int, progress: pb.Progress, lost: LostError
     ) -> tuple[Carrier, list[pb.Progress]]:
-        """See _recovery.Seat."""
+        """See _recovery.Return."""
         began = time.monotonic()
         deadline = began + self._resume
         log.warning(
@@ -101,7 +102,8 @@ class Seat:
                     raise LostError(f"{lost}; {error}") from error
                 trouble = f" ({error})"
                 attempt += error.joining
-                time.sleep(PAUSE_SECONDS)
+                # Every attempt interrupts all nodes.
+                time.sleep(JOIN_PAUSE_SECONDS if error.joining else PAUSE_SECONDS)
                 continue
             if isinstance(found, int):
                 attempt = found
@@ -140,9 +142,9 @@ class Seat:
         return carrier
 
     def _open(self, daemon: Daemon, seat: pb.JoinResponse, patience: float) -> Carrier:
-        carrier = open_carrier(daemon, seat, self._request, patience)
         with self._lock:
             self._daemon, self._seat = daemon, seat
+        carrier = open_carrier(daemon, seat, self._request, patience, lambda: self._given_up)
         if seat.arena.keeper:
             with contextlib.suppress(OSError):
                 keeper = Keeper(seat.arena.keeper)
@@ -201,7 +203,11 @@ class Seat:
 
 
 def open_carrier(
-    daemon: Daemon, seat: pb.JoinResponse, request: pb.JoinRequest, patience_seconds: float
+    daemon: Daemon,
+    seat: pb.JoinResponse,
+    request: pb.JoinRequest,
+    patience_seconds: float,
+    given_up: Callable[[], bool],
 ) -> Carrier:
     """The arena where all ranks of the node share it, else the stream."""
     doorbell = None
@@ -220,7 +226,7 @@ def open_carrier(
                     error,
                 )
             else:
-                chain = _chain(arena, doorbell, request, patience_seconds)
+                chain = _chain(arena, doorbell, request, patience_seconds, given_up)
                 if chain is not None:
                     unless_used.pop_all()
                     return chain
@@ -235,12 +241,16 @@ def open_carrier(
 
 
 def _chain(
-    arena: Arena, doorbell: Doorbell, request: pb.JoinRequest, patience_seconds: float
+    arena: Arena,
+    doorbell: Doorbell,
+    request: pb.JoinRequest,
+    patience_seconds: float,
+    given_up: Callable[[], bool],
 ) -> Chain | None:
     """The carrier through the arena, or None where a rank of the node does not share it."""
     ranks, alone = request.nodes[request.node].ranks, len(request.nodes) == 1
     try:
-        if not _all_share(arena, ranks, patience_seconds):
+        if not _all_share(arena, ranks, patience_seconds, given_up):
             return None
     except BaseException:
         doorbell.close()
@@ -248,7 +258,9 @@ def _chain(
     return Chain(arena, doorbell, request.world_size, alone=alone, ranks=ranks)
 
 
-def _all_share(arena: Arena, ranks: Iterable[int], patience_seconds: float) -> bool:
+def _all_share(
+    arena: Arena, ranks: Iterable[int], patience_seconds: float, given_up: Callable[[], bool]
+) -> bool:
     """Whether all ranks of this node use the arena, once that is known.
 
     Raises ConnectError where it does not get known.
@@ -258,6 +270,8 @@ def _all_share(arena: Arena, ranks: Iterable[int], patience_seconds: float) -> b
     deadline = time.monotonic() + patience_seconds
     while ABSENT in (seats := control.seats()):
         left = deadline - time.monotonic()
+        if given_up():
+            raise ConnectError("the session was closed")
         if left <= 0:
             absent = [rank for rank, seat in zip(ranks, seats, strict=True) if seat == ABSENT]
             raise ConnectError(

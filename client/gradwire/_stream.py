@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gradwire._errors import LostError
-from gradwire._results import Saved, write_chunk
+from gradwire._results import Saved, take_chunk
 from gradwire_proto.chunks import Cut, cut, overlap
 from gradwire_proto.dtypes import DTYPES, sum_itemsize
 from gradwire_proto.nonfinite import read
@@ -114,7 +114,8 @@ class Streaming:
                 self._arrived[response.sequence, response.chunk] = response, payload
         if (done := self._take()) is not False:
             return done
-        if not self._queue or len(self._flying) >= self._slots:
+        # Those that came before their turn, too: so all that others may lack is among the last.
+        if not self._queue or len(self._flying) + len(self._arrived) >= self._slots:
             return False
         work = self._queue[0]
         request, chunk = work.next()
@@ -138,14 +139,10 @@ class Streaming:
         if key not in self._arrived:
             return False
         response, payload = self._arrived.pop(key)
-        if response.HasField("nonfinite"):
-            start, stop = work.cut.range(response.chunk)
-            collective.hear(read(response.nonfinite), start, stop, self._rank)
-        if payload.nbytes:
-            write_chunk(collective.order, work.cut.range(response.chunk), payload)
-        collective.taken += 1
+        found = read(response.nonfinite) if response.HasField("nonfinite") else None
+        complete = take_chunk(collective, work.cut, payload, found, self._rank)
         self._keep(work, response, payload)
-        if collective.taken < work.cut.count:
+        if not complete:
             return True
         del self._open[response.sequence]
         return collective

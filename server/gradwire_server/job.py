@@ -183,6 +183,11 @@ class Job:
         """The generation is at a later attempt."""
         return self.latest > self.attempt
 
+    def expect_ranks(self) -> None:
+        """End where the rank for which this was made, and all others, do not take a seat."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(LEASE_SECONDS, self._end_if_still_empty)
+
     def expect(self, rank: int) -> None:
         """All nodes are linked: now the rank opens its stream in time, or is lost."""
         if rank in self._seats:

@@ -28,6 +28,10 @@ MOST_OVER = 256
 """Generations that failed are remembered, so that nobody comes back for one."""
 
 
+MOST_AHEAD = 1000
+"""Attempts by which somebody may be ahead: a wild number would have the last word for ever."""
+
+
 class Jobs:
     """All jobs of this daemon, by generation."""
 
@@ -36,8 +40,6 @@ class Jobs:
         self._make = make
         self._jobs: dict[str, Job] = {}
         self._ends: dict[Job, asyncio.Task[None]] = {}
-        self._away: dict[Job, asyncio.Task[None]] = {}
-        """Outrun, and about to end."""
         self._over: OrderedDict[str, ReductionError] = OrderedDict()
         self._news = asyncio.Condition()
         self._entering = asyncio.Lock()
@@ -63,22 +65,29 @@ class Jobs:
             if job is None and (over := self._over.get(picture.generation)) is not None:
                 raise RefusedError(f"generation {picture.generation} is over: {over}")
             if job is not None and job.group.failure is None:
+                _check_attempt(job, request.attempt)
                 job.outrun(request.attempt)
                 if request.attempt < job.latest:
                     raise BehindError(job.latest)
-            feedback = None
-            if job is not None and job.is_outrun:
-                # The rank that comes may be called off, and another come: it goes on.
-                await asyncio.shield(self._put_away(job))
-                feedback, job = job.feedback, None
-            return job or await self._begin(picture, request, feedback)
+            if job is not None and not job.is_outrun:
+                return job
+            # The rank that comes may be called off: then the attempt begins all the same, and
+            # ends if nobody else comes.
+            beginning = asyncio.create_task(self._begin(picture, request, job))
+            return await asyncio.shield(beginning)
 
     async def _begin(
-        self, picture: Picture, request: pb.JoinRequest, feedback: Feedback | None
+        self, picture: Picture, request: pb.JoinRequest, before: Job | None
     ) -> Job:
+        """Begin an attempt, after the one before it was put away."""
         group = Group(picture, request.node)
         group.check_local(request.rank)
+        feedback = None
+        if before is not None:
+            await self._put_away(before)
+            feedback = before.feedback
         job = self._make(group, request, feedback)
+        job.expect_ranks()
         self._jobs[picture.generation] = job
         self.served += 1
         self._ends[job] = asyncio.create_task(self._end(job))
@@ -100,6 +109,7 @@ class Jobs:
                 if job is not None and job.attempt >= attempt:
                     return job
                 if job is not None:
+                    _check_attempt(job, attempt)
                     job.outrun(attempt)
                 await self._news.wait()
 
@@ -131,19 +141,13 @@ class Jobs:
         for job in self.all:
             job.feedback.close()
 
-    def _put_away(self, job: Job) -> asyncio.Task[None]:
+    async def _put_away(self, job: Job) -> None:
         """This attempt is over; the next one goes on with what it has lost."""
-        if job not in self._away:
-            self._away[job] = asyncio.create_task(self._close_outrun(job))
-        return self._away[job]
-
-    async def _close_outrun(self, job: Job) -> None:
         end = self._ends.pop(job)
         end.cancel()
         await asyncio.gather(end, return_exceptions=True)
         await job.close()
         self._jobs.pop(job.group.picture.generation, None)
-        self._away.pop(job)
 
     async def _end(self, job: Job) -> None:
         generation = job.group.picture.generation
@@ -163,3 +167,11 @@ class Jobs:
         async with self._news:
             self._news.notify_all()
         log.info("generation %s has ended", generation[:8])
+
+
+def _check_attempt(job: Job, attempt: int) -> None:
+    """Raise RefusedError for an attempt to which no honest job has come meanwhile."""
+    if attempt > job.latest + MOST_AHEAD:
+        raise RefusedError(
+            f"expected attempt {job.latest}, or one of the next {MOST_AHEAD}, got {attempt}"
+        )

@@ -27,6 +27,7 @@ class Settlement:
         """Rounds that have begun; those that have ended, while one before them has not."""
         self._own = FIRST
         self._ranks: dict[int, Key] = {}
+        self._left: set[int] = set()
         self._peers = dict.fromkeys(peers, FIRST)
         self._kept: dict[Key, Callable[[], None]] = {}
 
@@ -57,11 +58,13 @@ class Settlement:
 
     def hold(self, rank: int, before: Key) -> None:
         """A rank that gets its results in messages has all before this one."""
-        self._ranks[rank] = max(before, self._ranks.get(rank, FIRST))
+        if rank not in self._left:
+            self._ranks[rank] = max(before, self._ranks.get(rank, FIRST))
 
     def release(self, rank: int) -> None:
         """Nobody waits for this rank any more."""
         self._ranks.pop(rank, None)
+        self._left.add(rank)
 
     def keep(self, key: Key, release: Callable[[], None]) -> None:
         """Call this once all nodes have settled the round; now, if they have."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gradwire_proto.v1 import peer_pb2
 from gradwire_server.round import Key
-from gradwire_server.transport.settled import Settlement
+from gradwire_server.transport.settled import Told
 
 
 def test_only_what_is_more_is_news_on_either_side() -> None:
-    settlement = Settlement()
+    settlement = Told()
     assert not settlement.any
     keys = ((1, 2), (1, 2), (1, 1), (1, 3), (2, 0))
     said = [settlement.settle(Key(*key)) for key in keys]
@@ -18,7 +18,7 @@ def test_only_what_is_more_is_news_on_either_side() -> None:
 
 
 def test_a_share_or_a_tally_tells_the_newest() -> None:
-    settlement, share = Settlement(), peer_pb2.Share()
+    settlement, share = Told(), peer_pb2.Share()
     settlement.settle(Key(5, 1))
     settlement.settle(Key(6, 2))
     assert settlement.untold

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gradwire_proto.v1 import aggregator_pb2
-    from gradwire_server.transport.settled import Settlement
+    from gradwire_server.transport.settled import Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def posted(note: aggregator_pb2.Note) -> pb.Frame:
     return pb.Frame(note=note)
 
 
-def tally(said: Tally, settlement: Settlement) -> bytes:
+def tally(said: Tally, settlement: Told) -> bytes:
     """The frame of a tally, whole."""
     frame = pb.Frame(index=said.index, heard=said.heard, tally=pb.Tally(again=said.again))
     if settlement.any:

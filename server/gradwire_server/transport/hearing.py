@@ -14,7 +14,7 @@ from gradwire_server.transport.stripes import BULK_BYTES
 
 if TYPE_CHECKING:
     from gradwire_server.transport.base import PostReceiver
-    from gradwire_server.transport.settled import Settlement
+    from gradwire_server.transport.settled import Told
 
 MOST_PINGS = 64
 """A peer that asks more often would only fill the memory with answers."""
@@ -24,7 +24,7 @@ class Speaker(Protocol):
     """The link, as far as it matters here."""
 
     bulk: asyncio.Event
-    settlement: Settlement
+    settlement: Told
 
     def answer(self) -> None:
         """Answer a question of the other side's."""

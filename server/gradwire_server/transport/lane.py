@@ -18,7 +18,7 @@ from gradwire_server.transport.journal import Journal
 if TYPE_CHECKING:
     from gradwire_proto.v1 import peer_pb2 as pb
     from gradwire_server.transport.frames import Heard
-    from gradwire_server.transport.settled import Settlement
+    from gradwire_server.transport.settled import Told
     from gradwire_server.transport.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Lane:
     It outlives its streams: while it has none, what is queued waits.
     """
 
-    def __init__(self, watch: Watch, turn: Turn, settlement: Settlement) -> None:
+    def __init__(self, watch: Watch, turn: Turn, settlement: Told) -> None:
         self.up = False
         """It has a stream."""
         self.closed = False

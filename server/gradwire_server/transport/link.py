@@ -18,7 +18,7 @@ from gradwire_server.transport.guard import Guard
 from gradwire_server.transport.hearing import Hearing
 from gradwire_server.transport.lane import BROKEN, Lane, Sending, words
 from gradwire_server.transport.pulse import Pulse
-from gradwire_server.transport.settled import Settlement
+from gradwire_server.transport.settled import Told
 from gradwire_server.transport.stripes import BULK_BYTES, Order, Spread, cut
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Link:
         self.over = asyncio.Event()
         """Nothing goes any more."""
         self.pulse = Pulse(limits.beat_seconds)
-        self.settlement = Settlement()
+        self.settlement = Told()
         self.lost = ""
         """Why it is."""
         self._peer = peer

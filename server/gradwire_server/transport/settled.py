@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gradwire_proto.v1 import peer_pb2 as pb
 
 
-class Settlement:
+class Told:
     """What is to be told of this side, and what the other side has told of itself."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from gradwire_server.transport.assembly import Skip
 from gradwire_server.transport.base import Abort, Left, Part
 from gradwire_server.transport.frames import Goodbye, Ping, Pong
 from gradwire_server.transport.journal import Tally
-from gradwire_server.transport.settled import Settlement
+from gradwire_server.transport.settled import Told
 from hostile.mutations import damaged, disordered, extreme, noise
 from hostile.ranks import FIFTY, MEAN
 from hostile.seats import SECONDS, Line, Target
@@ -114,7 +114,7 @@ def _said(draw: random.Random, index: int, framed: tuple[peer_pb2.Frame, memoryv
             return _sealed(index, extreme(draw, frame), payload)
         case 2:
             tally = Tally(draw.randrange(index + 3), draw.randrange(3), again=True)
-            return frames.tally(tally, Settlement())
+            return frames.tally(tally, Told())
         case 3:
             return _sealed(index, frame, payload[: draw.randrange(len(payload) + 1)])
         case _:
