@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test conformance check proto bench convergence drill soak cases dist clean
+.PHONY: help setup demo test conformance check proto bench convergence drill cost soak cases dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -58,6 +58,9 @@ convergence: $(READY)  ## train over every wire, and write tests/bench/CONVERGEN
 
 drill: $(READY)  ## disturb hundreds of jobs, and write tests/bench/FAILURES.md
 	$(VENV)/bin/python tests/bench/failures.py $(ARGS)
+
+cost: $(READY)  ## what it costs that nothing is lost, where nothing fails
+	$(VENV)/bin/python tests/bench/resume_cost.py $(ARGS)
 
 soak: $(READY)  ## rounds, joins and killed ranks by the thousand: does anything grow?
 	$(VENV)/bin/python tests/bench/soak.py $(ARGS)

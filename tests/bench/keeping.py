@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from figures.setting import Row
 
-DRILLS, SOAKS = "failures.json", "soak.json"
+DRILLS, SOAKS, COSTS = "failures.json", "soak.json", "resume_cost.json"
 
 
 def made_now(rows: Sequence[Row], *, quick: bool, failed: bool) -> Result:
@@ -44,7 +44,8 @@ def save(store: Path, results: dict[str, Result]) -> None:
 
 
 def write_page(folder: Path) -> Path:
-    """FAILURES.md, from what both programs have found."""
+    """FAILURES.md, from what all these programs have found."""
     page = folder / "FAILURES.md"
-    page.write_text(render(load(folder / DRILLS), load(folder / SOAKS)))
+    drills, soaks, costs = (load(folder / each) for each in (DRILLS, SOAKS, COSTS))
+    page.write_text(render(drills, soaks, costs))
     return page

@@ -88,3 +88,12 @@ def test_a_slope_is_the_least_squares_line() -> None:
     assert slope([(0, 1), (1, 3), (2, 5)]) == pytest.approx(2)
     assert slope([(0, 0), (1, 3), (2, 0)]) == pytest.approx(0)
     assert slope([(1, 1)]) == slope([]) == 0
+
+
+def test_what_it_costs_is_the_median_of_the_runs_with_their_range() -> None:
+    rows = [
+        {"run": run, "size": "64KiB", "off_seconds": 0.002, "on_seconds": 0.002 * ratio}
+        for run, ratio in enumerate((1.03, 0.99, 1.01))
+    ]
+    page = render({}, {}, {"resume": result(*rows)})
+    assert "| 64KiB | 3 | 2 ms | 2.02 ms | +1.0 % (-1.0 to +3.0) |" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import median
 from typing import TYPE_CHECKING
 
 from figures.report import made_on
@@ -33,21 +34,33 @@ SOAK_HEAD = """## Soak
 `make soak` runs this. Growth is the slope of a least-squares line through samples of the
 process that grows most, without the first tenth of them, for 10,000 rounds or 1,000 jobs."""
 
+COST_HEAD = """## What it costs where nothing fails
+
+`make cost` runs this: an all-reduce of two nodes with two ranks each, with `resume` and without,
+by two sessions over the same daemons in turns. Medians of each run; the median of the runs, and
+their range."""
+
+_COST_HEADINGS = ("size", "runs", "without", "with", "costs")
 _HEADINGS = ("fault", "runs", "as expected", "other verdicts", "bits equal", "left behind")
 _TIMES = ("detect_seconds", "recover_seconds", "added_seconds", "raised_seconds")
 _TIME_HEADINGS = ("fault", "detected", "recovered", "added", "last error")
 _SOAK_HEADINGS = ("what", "times", "memory, MB", "descriptors", "threads", "arenas", "left")
 
 
-def render(drills: Mapping[str, Result], soaks: Mapping[str, Result]) -> str:
+def render(
+    drills: Mapping[str, Result],
+    soaks: Mapping[str, Result],
+    costs: Mapping[str, Result] | None = None,
+) -> str:
     """The page."""
-    results = {**drills, **soaks}
+    results = {**drills, **soaks, **(costs or {})}
     parts = [HEAD]
     if any(result.quick for result in results.values()):
         parts.append(QUICK)
     parts += made_on(results)
     parts += _drills(drills)
     parts += _soaks(soaks)
+    parts += _costs(costs or {})
     return "\n\n".join(parts) + "\n"
 
 
@@ -100,6 +113,31 @@ def _soaks(soaks: Mapping[str, Result]) -> Iterator[str]:
 def _soak(name: str, row: Row) -> tuple[str, ...]:
     growth = (f"{row[kind]:+.2f}" for kind in ("megabytes", "descriptors", "threads", "arenas"))
     return (f"{name}: {row['process']}", f"{row['times']:,}", *growth, str(row["left"]))
+
+
+def _costs(costs: Mapping[str, Result]) -> Iterator[str]:
+    rows = [row for result in costs.values() for row in result.rows]
+    if not rows:
+        return
+    yield COST_HEAD
+    yield table(_COST_HEADINGS, (_cost(rows, size) for size in dict.fromkeys(map(_size, rows))))
+
+
+def _size(row: Row) -> str:
+    return str(row["size"])
+
+
+def _cost(rows: Sequence[Row], size: str) -> tuple[str, ...]:
+    runs = [row for row in rows if _size(row) == size]
+    ratios = [row["on_seconds"] / row["off_seconds"] - 1 for row in runs]
+    off, on = (median([row[key] for row in runs]) for key in ("off_seconds", "on_seconds"))
+    return (
+        size,
+        str(len(runs)),
+        f"{1e3 * off:.3g} ms",
+        f"{1e3 * on:.3g} ms",
+        f"{100 * median(ratios):+.1f} % ({100 * min(ratios):+.1f} to {100 * max(ratios):+.1f})",
+    )
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
