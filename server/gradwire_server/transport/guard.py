@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TELL_SECONDS = 0.2
+"""A connection that is gone for so long is told of."""
+
 
 class Guarded(Protocol):
     """A link, as its guard sees it."""
@@ -60,8 +63,10 @@ class Guard:
         self._news = asyncio.Event()
         self._outage: float | None = None
         """Since when there is one that was told of."""
-        self._broken = False
-        """It was told that a connection broke, since all was well last."""
+        self._broken = ""
+        """What was wrong with a connection that broke, since all was well last, and when."""
+        self._broke = 0.0
+        self._told = False
         self._beat = time.monotonic() + limits.beat_seconds
 
     @property
@@ -72,8 +77,7 @@ class Guard:
     def look_soon(self) -> None:
         """A lane has lost its stream."""
         if not self._broken and self._outage is None:
-            self._broken = True
-            log.info("a connection to %s broke (%s)", self._place, self._link.trouble)
+            self._broken, self._broke = self._link.trouble, time.monotonic()
         self._news.set()
 
     async def watch(self) -> None:
@@ -119,8 +123,21 @@ class Guard:
             self._limits.silent_seconds,
         )
 
+    def _tell_of_break(self, now: float) -> None:
+        """Once, and not where a job ends just then: one side is always the first."""
+        if not self._broken:
+            return
+        if not self._link.down:
+            if not self._told:
+                what = self._place, self._broken
+                log.info("a connection to %s broke (%s) and was opened again", *what)
+            self._broken, self._told = "", False
+        elif not self._told and now - self._broke > TELL_SECONDS:
+            self._told = True
+            log.info("a connection to %s broke (%s)", self._place, self._broken)
+
     def _be_calm(self, now: float) -> None:
-        self._broken = self._broken and bool(self._link.down)
+        self._tell_of_break(now)
         if self._outage is None:
             return
         self._link.refresh(wanted=False)

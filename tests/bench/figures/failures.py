@@ -36,9 +36,9 @@ process that grows most, without the first tenth of them, for 10,000 rounds or 1
 
 COST_HEAD = """## What it costs where nothing fails
 
-`make cost` runs this: an all-reduce of two nodes with two ranks each, with `resume` and without,
-by two sessions over the same daemons in turns. Medians of each run; the median of the runs, and
-their range."""
+`make cost` runs this: an all-reduce of two nodes with two ranks each, with `resume` and
+without, by two sessions over the same daemons in turns. Medians of each run; the median of the
+runs, and their range."""
 
 _COST_HEADINGS = ("size", "runs", "without", "with", "costs")
 _HEADINGS = ("fault", "runs", "as expected", "other verdicts", "bits equal", "left behind")
