@@ -18,6 +18,9 @@ from gradwire_ops.status_json import to_dict
 if TYPE_CHECKING:
     from gradwire_proto.v1 import aggregator_pb2 as pb
 
+SILENT_SECONDS = 2
+"""Of so long a silence of another node people are told."""
+
 
 def run(daemon: str | None, *, as_json: bool) -> int:
     """Print it. 1 where no daemon answers, 2 where the address is none."""
@@ -122,11 +125,16 @@ def _ranks(job: pb.JobStatus) -> Table:
 def _links(job: pb.JobStatus) -> Table:
     table = Table("link to node", "address", "state", "connections", "sent", "received")
     for link in job.links:
-        state = "connected" if link.connected else "down"
+        state = _state(link)
         sent, received = format_size(link.bytes_sent), format_size(link.bytes_received)
         count = str(link.connections)
         table.add_row(str(link.node), link.address, state, count, sent, received)
     return table
+
+
+def _state(link: pb.LinkStatus) -> str:
+    state, silent = "connected" if link.connected else "down", link.silent.seconds
+    return f"{state}, silent for {silent} s" if silent >= SILENT_SECONDS else state
 
 
 def _duration(seconds: int) -> str:

@@ -4,6 +4,7 @@ import json
 
 from google.protobuf.duration_pb2 import Duration
 
+from gradwire_ops import status
 from gradwire_ops.status_json import to_dict
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
@@ -35,6 +36,13 @@ def test_numbers_are_numbers_however_large() -> None:
 
 def test_the_time_up_is_in_seconds() -> None:
     assert to_dict(answer())["uptime_seconds"] == 2.5
+
+
+def test_a_node_that_is_silent_is_said_to_be_so() -> None:
+    link = pb.LinkStatus(node=1, connected=True)
+    for seconds, words in ((1, "connected"), (3, "connected, silent for 3 s")):
+        link.silent.FromSeconds(seconds)
+        assert status._state(link) == words  # noqa: SLF001 - the table is all there is else
 
 
 def test_every_field_of_the_messages_is_there() -> None:
