@@ -76,6 +76,7 @@ class Job:
         self._progress: dict[int, pb.Progress] = {}
         self._outrun = asyncio.Event()
         self._abandoning: asyncio.Task[None] | None = None
+        self._expecting: asyncio.TimerHandle | None = None
         self._chain = (
             None if arena is None else Chain(arena, group.local_ranks, alone=not group.peers)
         )
@@ -148,8 +149,7 @@ class Job:
             outrun.cancel()
             await asyncio.gather(linked, outrun, return_exceptions=True)
         if self.attempt and self.muster is None:
-            others = [each for some in self.transport.standing.values() for each in some]
-            self.muster = muster([*self._progress.values(), *others])
+            self.muster = muster(self.progress)
             self.engine.resume(self.muster)
 
     @property
@@ -186,7 +186,7 @@ class Job:
     def expect_ranks(self) -> None:
         """End where the rank for which this was made, and all others, do not take a seat."""
         loop = asyncio.get_running_loop()
-        loop.call_later(LEASE_SECONDS, self._end_if_still_empty)
+        self._expecting = loop.call_later(LEASE_SECONDS, self._end_if_still_empty)
 
     def expect(self, rank: int) -> None:
         """All nodes are linked: now the rank opens its stream in time, or is lost."""
@@ -318,6 +318,9 @@ class Job:
         for rank in list(self._seats):
             self._vacate(rank)
         self._watch.cancel()
+        if self._expecting is not None:
+            # It would keep all of this, and with it connections, until its time comes.
+            self._expecting.cancel()
         await asyncio.gather(self._watch, return_exceptions=True)
         await self.engine.close()
         if self._abandoning is None:

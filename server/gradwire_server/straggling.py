@@ -7,6 +7,7 @@ computes on, and hands in more, is not held up.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -89,8 +90,9 @@ class Straggling:
             del self._asked[past]
 
     def _begin(self, sequence: int, times: Mapping[int, float]) -> float:
-        asked = self._asked.get(sequence)
-        return min(times.values() if asked is None else (asked, *times.values()))
+        """When the first came to it; never, where nobody is known to have."""
+        asked = self._asked.get(sequence, math.inf)
+        return min((asked, *times.values()))
 
     def _count(
         self, rank: int, begin: float, onward: float | None, came: float | None, now: float

@@ -19,10 +19,13 @@ import torch
 import torch.distributed as dist
 
 import gradwire
+from gradwire_ops import query
 from gradwire_ops.children import Child, stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gradwire_proto.v1 import aggregator_pb2 as pb
 
 PROGRAMS = Path(__file__).parent / "programs"
 OURS = {name: text for name, text in os.environ.items() if not name.startswith("GRADWIRE_")}
@@ -163,6 +166,7 @@ def test_a_process_whose_embedded_daemon_died_gets_another(
     monkeypatch.setenv("GRADWIRE_SHM_DIR", str(memory))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("GRADWIRE_NODE", "of this test")
+    monkeypatch.setenv("GRADWIRE_RESUME", "0")
     store = dist.HashStore()
     daemons = []
     for _ in range(2):
@@ -179,3 +183,55 @@ def test_a_process_whose_embedded_daemon_died_gets_another(
             train_on(session)
         session.close()
     assert len(set(daemons)) == 2
+
+
+def await_other(address: str, lives: set[str]) -> pb.DescribeResponse:
+    """Who answers there, as soon as it is none of these."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            described = query.describe(address)
+        except query.UnreachableError:
+            described = None
+        if described is not None and described.node_id not in lives:
+            return described
+        assert time.monotonic() < deadline, "nobody has started it again"
+        time.sleep(0.05)
+
+
+def test_an_embedded_daemon_that_is_killed_is_started_again_where_it_was(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, memory = folders
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(temporary))
+    monkeypatch.setenv("GRADWIRE_SHM_DIR", str(memory))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("GRADWIRE_NODE", "of this test")
+    with gradwire.connect(store=dist.HashStore(), rank=0, world_size=1) as session:
+        address = session.daemon
+        lives: set[str] = set()
+        for _ in range(2):
+            session.all_reduce(torch.ones(1)).wait()
+            described = await_other(address, lives)
+            lives.add(described.node_id)
+            (daemon,) = [
+                child
+                for child in psutil.Process().children()
+                if child.cmdline()[-2:] == ["-m", "gradwire_server"]
+            ]
+            daemon.kill()
+            assert session.all_reduce(torch.full((9,), 3.0)).wait().tolist() == [3.0] * 9
+            assert session.daemon == address
+            # Where others would look for it.
+            assert await_other(address, lives).address == described.address
+            deadline = time.monotonic() + 30
+            while not query.status(address).jobs:
+                assert time.monotonic() < deadline, "the rank has not come back"
+                time.sleep(0.05)
+        pid = next(
+            child.pid
+            for child in psutil.Process().children()
+            if child.cmdline()[-2:] == ["-m", "gradwire_server"]
+        )
+    assert len(lives) == 2
+    assert_gone({pid}, folders)

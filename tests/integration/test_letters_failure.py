@@ -125,8 +125,11 @@ def test_closing_fails_what_is_open_here(in_threads: InThreads) -> None:
 
 
 def test_a_daemon_that_dies_ends_all_letters(
-    mortal: Cluster, threads_over: Callable[[Sequence[str]], InThreads]
+    mortal: Cluster,
+    threads_over: Callable[[Sequence[str]], InThreads],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("GRADWIRE_RESUME", "0")
     ready = threading.Barrier(2)
 
     def work(session: Session) -> None:

@@ -91,3 +91,15 @@ def test_arrivals_may_be_read_instead_of_told() -> None:
     straggling.look(1.0, RANKS, {7: {4: 0.5, 5: 0.75}, 8: {4: 0.9}})
     assert straggling.since == 8
     assert straggling.scores()[5] == pytest.approx(0.25 / 0.5)
+
+
+def test_a_collective_of_which_nothing_is_known_any_more_counts_for_nothing() -> None:
+    """More than are kept were asked for between two looks."""
+    straggling = Straggling([0], 0.0)
+    for sequence in range(MOST_KEPT + 5):
+        straggling.asked(sequence, 0.1)
+    straggling.look(0.2, [0])
+    for sequence in range(MOST_KEPT + 5, 2 * MOST_KEPT + 10):
+        straggling.asked(sequence, 0.3)
+    straggling.look(0.4, [0])
+    assert straggling.scores()[0] <= 1.0

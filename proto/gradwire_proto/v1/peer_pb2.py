@@ -26,37 +26,37 @@ from gradwire_proto.v1 import aggregator_pb2 as gradwire_dot_v1_dot_aggregator__
 from gradwire_proto.v1 import tensor_pb2 as gradwire_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gradwire/v1/peer.proto\x12\x0bgradwire.v1\x1a\x1cgradwire/v1/aggregator.proto\x1a\x18gradwire/v1/tensor.proto\"\xe1\x03\n\x05\x46rame\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.gradwire.v1.HelloH\x00\x12#\n\x05share\x18\x02 \x01(\x0b\x32\x12.gradwire.v1.ShareH\x00\x12#\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x12.gradwire.v1.AbortH\x00\x12!\n\x04left\x18\x04 \x01(\x0b\x32\x11.gradwire.v1.LeftH\x00\x12\'\n\x07goodbye\x18\x05 \x01(\x0b\x32\x14.gradwire.v1.GoodbyeH\x00\x12#\n\x05piece\x18\x06 \x01(\x0b\x32\x12.gradwire.v1.PieceH\x00\x12!\n\x04skip\x18\x07 \x01(\x0b\x32\x11.gradwire.v1.SkipH\x00\x12!\n\x04ping\x18\x08 \x01(\x0b\x32\x11.gradwire.v1.PingH\x00\x12!\n\x04pong\x18\t \x01(\x0b\x32\x11.gradwire.v1.PongH\x00\x12!\n\x04note\x18\n \x01(\x0b\x32\x11.gradwire.v1.NoteH\x00\x12#\n\x05tally\x18\x0c \x01(\x0b\x32\x12.gradwire.v1.TallyH\x00\x12\r\n\x05index\x18\x0b \x01(\x06\x12\r\n\x05heard\x18\r \x01(\x06\x12\x10\n\x08\x63hecksum\x18\x0e \x01(\x07\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x42\x06\n\x04kind\"\xe1\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\r\x12\x13\n\x0b\x63hunk_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04lane\x18\x05 \x01(\r\x12\r\n\x05lanes\x18\x06 \x01(\r\x12\x0b\n\x03key\x18\x07 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x08 \x01(\r\x12\r\n\x05heard\x18\t \x01(\x04\x12\r\n\x05\x61gain\x18\n \x01(\x08\x12\r\n\x05pulse\x18\x0b \x01(\x08\x12\'\n\x08progress\x18\x0c \x03(\x0b\x32\x15.gradwire.v1.Progress\"\xa8\x02\n\x05Share\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05\x63hunk\x18\x02 \x01(\r\x12\'\n\x08schedule\x18\x03 \x01(\x0e\x32\x15.gradwire.v1.Schedule\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\r\n\x05index\x18\x05 \x01(\r\x12\x0e\n\x06weight\x18\x06 \x01(\x01\x12\x1f\n\x04spec\x18\x07 \x01(\x0b\x32\x11.gradwire.v1.Spec\x12\x0e\n\x06number\x18\x08 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\t \x01(\x04\x12\x0c\n\x04size\x18\n \x01(\x04\x12)\n\tnonfinite\x18\x0b \x01(\x0b\x32\x16.gradwire.v1.NonFinite\x12\x18\n\x10settled_sequence\x18\x0c \x01(\x04\x12\x15\n\rsettled_chunk\x18\r \x01(\r\"\'\n\x05Piece\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\x16\n\x04Skip\x12\x0e\n\x06number\x18\x01 \x01(\x04\"G\n\x05Tally\x12\r\n\x05\x61gain\x18\x01 \x01(\x08\x12\x18\n\x10settled_sequence\x18\x02 \x01(\x04\x12\x15\n\rsettled_chunk\x18\x03 \x01(\r\"\x06\n\x04Ping\"\x06\n\x04Pong\"@\n\x05\x41\x62ort\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.gradwire.v1.Failure\"\'\n\x04Left\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x11\n\tsequences\x18\x02 \x01(\x04\"\t\n\x07Goodbye*v\n\x08Schedule\x12\x18\n\x14SCHEDULE_UNSPECIFIED\x10\x00\x12\x11\n\rSCHEDULE_RING\x10\x01\x12\x11\n\rSCHEDULE_TREE\x10\x02\x12\x13\n\x0fSCHEDULE_DIRECT\x10\x03\x12\x15\n\x11SCHEDULE_ONE_SHOT\x10\x04\x32>\n\x04Peer\x12\x36\n\x08\x45xchange\x12\x12.gradwire.v1.Frame\x1a\x12.gradwire.v1.Frame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gradwire/v1/peer.proto\x12\x0bgradwire.v1\x1a\x1cgradwire/v1/aggregator.proto\x1a\x18gradwire/v1/tensor.proto\"\xe1\x03\n\x05\x46rame\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.gradwire.v1.HelloH\x00\x12#\n\x05share\x18\x02 \x01(\x0b\x32\x12.gradwire.v1.ShareH\x00\x12#\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x12.gradwire.v1.AbortH\x00\x12!\n\x04left\x18\x04 \x01(\x0b\x32\x11.gradwire.v1.LeftH\x00\x12\'\n\x07goodbye\x18\x05 \x01(\x0b\x32\x14.gradwire.v1.GoodbyeH\x00\x12#\n\x05piece\x18\x06 \x01(\x0b\x32\x12.gradwire.v1.PieceH\x00\x12!\n\x04skip\x18\x07 \x01(\x0b\x32\x11.gradwire.v1.SkipH\x00\x12!\n\x04ping\x18\x08 \x01(\x0b\x32\x11.gradwire.v1.PingH\x00\x12!\n\x04pong\x18\t \x01(\x0b\x32\x11.gradwire.v1.PongH\x00\x12!\n\x04note\x18\n \x01(\x0b\x32\x11.gradwire.v1.NoteH\x00\x12#\n\x05tally\x18\x0c \x01(\x0b\x32\x12.gradwire.v1.TallyH\x00\x12\r\n\x05index\x18\x0b \x01(\x06\x12\r\n\x05heard\x18\r \x01(\x06\x12\x10\n\x08\x63hecksum\x18\x0e \x01(\x07\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x42\x06\n\x04kind\"\xef\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\r\x12\x13\n\x0b\x63hunk_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04lane\x18\x05 \x01(\r\x12\r\n\x05lanes\x18\x06 \x01(\r\x12\x0b\n\x03key\x18\x07 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x08 \x01(\r\x12\r\n\x05heard\x18\t \x01(\x04\x12\r\n\x05\x61gain\x18\n \x01(\x08\x12\r\n\x05pulse\x18\x0b \x01(\x08\x12\'\n\x08progress\x18\x0c \x03(\x0b\x32\x15.gradwire.v1.Progress\x12\x0c\n\x04over\x18\r \x01(\t\"\xa8\x02\n\x05Share\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05\x63hunk\x18\x02 \x01(\r\x12\'\n\x08schedule\x18\x03 \x01(\x0e\x32\x15.gradwire.v1.Schedule\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\r\n\x05index\x18\x05 \x01(\r\x12\x0e\n\x06weight\x18\x06 \x01(\x01\x12\x1f\n\x04spec\x18\x07 \x01(\x0b\x32\x11.gradwire.v1.Spec\x12\x0e\n\x06number\x18\x08 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\t \x01(\x04\x12\x0c\n\x04size\x18\n \x01(\x04\x12)\n\tnonfinite\x18\x0b \x01(\x0b\x32\x16.gradwire.v1.NonFinite\x12\x18\n\x10settled_sequence\x18\x0c \x01(\x04\x12\x15\n\rsettled_chunk\x18\r \x01(\r\"\'\n\x05Piece\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\x16\n\x04Skip\x12\x0e\n\x06number\x18\x01 \x01(\x04\"G\n\x05Tally\x12\r\n\x05\x61gain\x18\x01 \x01(\x08\x12\x18\n\x10settled_sequence\x18\x02 \x01(\x04\x12\x15\n\rsettled_chunk\x18\x03 \x01(\r\"\x06\n\x04Ping\"\x06\n\x04Pong\"@\n\x05\x41\x62ort\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.gradwire.v1.Failure\"\'\n\x04Left\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x11\n\tsequences\x18\x02 \x01(\x04\"\t\n\x07Goodbye*v\n\x08Schedule\x12\x18\n\x14SCHEDULE_UNSPECIFIED\x10\x00\x12\x11\n\rSCHEDULE_RING\x10\x01\x12\x11\n\rSCHEDULE_TREE\x10\x02\x12\x13\n\x0fSCHEDULE_DIRECT\x10\x03\x12\x15\n\x11SCHEDULE_ONE_SHOT\x10\x04\x32>\n\x04Peer\x12\x36\n\x08\x45xchange\x12\x12.gradwire.v1.Frame\x1a\x12.gradwire.v1.Frame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gradwire.v1.peer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SCHEDULE']._serialized_start=1378
-  _globals['_SCHEDULE']._serialized_end=1496
+  _globals['_SCHEDULE']._serialized_start=1392
+  _globals['_SCHEDULE']._serialized_end=1510
   _globals['_FRAME']._serialized_start=96
   _globals['_FRAME']._serialized_end=577
   _globals['_HELLO']._serialized_start=580
-  _globals['_HELLO']._serialized_end=805
-  _globals['_SHARE']._serialized_start=808
-  _globals['_SHARE']._serialized_end=1104
-  _globals['_PIECE']._serialized_start=1106
-  _globals['_PIECE']._serialized_end=1145
-  _globals['_SKIP']._serialized_start=1147
-  _globals['_SKIP']._serialized_end=1169
-  _globals['_TALLY']._serialized_start=1171
-  _globals['_TALLY']._serialized_end=1242
-  _globals['_PING']._serialized_start=1244
-  _globals['_PING']._serialized_end=1250
-  _globals['_PONG']._serialized_start=1252
-  _globals['_PONG']._serialized_end=1258
-  _globals['_ABORT']._serialized_start=1260
-  _globals['_ABORT']._serialized_end=1324
-  _globals['_LEFT']._serialized_start=1326
-  _globals['_LEFT']._serialized_end=1365
-  _globals['_GOODBYE']._serialized_start=1367
-  _globals['_GOODBYE']._serialized_end=1376
-  _globals['_PEER']._serialized_start=1498
-  _globals['_PEER']._serialized_end=1560
+  _globals['_HELLO']._serialized_end=819
+  _globals['_SHARE']._serialized_start=822
+  _globals['_SHARE']._serialized_end=1118
+  _globals['_PIECE']._serialized_start=1120
+  _globals['_PIECE']._serialized_end=1159
+  _globals['_SKIP']._serialized_start=1161
+  _globals['_SKIP']._serialized_end=1183
+  _globals['_TALLY']._serialized_start=1185
+  _globals['_TALLY']._serialized_end=1256
+  _globals['_PING']._serialized_start=1258
+  _globals['_PING']._serialized_end=1264
+  _globals['_PONG']._serialized_start=1266
+  _globals['_PONG']._serialized_end=1272
+  _globals['_ABORT']._serialized_start=1274
+  _globals['_ABORT']._serialized_end=1338
+  _globals['_LEFT']._serialized_start=1340
+  _globals['_LEFT']._serialized_end=1379
+  _globals['_GOODBYE']._serialized_start=1381
+  _globals['_GOODBYE']._serialized_end=1390
+  _globals['_PEER']._serialized_start=1512
+  _globals['_PEER']._serialized_end=1574
 # @@protoc_insertion_point(module_scope)

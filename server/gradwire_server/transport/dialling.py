@@ -171,6 +171,15 @@ class Dialler:
             await link.over.wait()
             for each in beside:
                 each.cancel()
+        if link.lost:
+            # Else the other side would wait for a stream that never comes.
+            await self._give_up(link)
+
+    async def _give_up(self, link: Link) -> None:
+        hello = self._greeting.over(link.key, link.lost)
+        with contextlib.suppress(*_FAILED, OutrunError):
+            stream = await dial((self._address, 0), hello, self._check, TRY_SECONDS)
+            await stream.close()
 
     def _check(self, hello: pb.Hello) -> None:
         self._greeting.check(hello, range(self._peer, self._peer + 1))

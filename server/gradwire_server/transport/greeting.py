@@ -35,6 +35,10 @@ class Greeting:
         """On a lane that goes on."""
         return self._frame(pb.Hello(lane=lane, key=key, again=True, heard=heard))
 
+    def over(self, key: bytes, reason: str) -> bytes:
+        """The last one: the link is given up."""
+        return self._frame(pb.Hello(key=key, over=reason))
+
     def pulse(self, key: bytes = b"") -> bytes:
         """On the pulse."""
         return self._frame(pb.Hello(pulse=True, key=key))

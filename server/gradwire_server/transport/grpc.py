@@ -176,7 +176,9 @@ class GrpcTransport:
             if self._closing:
                 # The attempt ended before it began.
                 return
-        if hello.pulse:
+        if hello.over:
+            self._known(hello, "what is given up").lose(f"it gave the link up: {hello.over}")
+        elif hello.pulse:
             await self._accept_pulse(hello, read, write)
         elif hello.again or hello.lane:
             await self._accept_lane(hello, read, write)

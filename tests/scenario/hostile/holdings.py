@@ -83,5 +83,6 @@ def seated(nodes: Cluster) -> float:
 
 
 def arenas(folder: Path) -> list[str]:
-    """Names of the files of shared memory."""
-    return sorted(path.name for path in folder.iterdir() if path.is_file())
+    """Names of the files of shared memory, but for those that are only there to be locked."""
+    files = (path.name for path in folder.iterdir() if path.is_file())
+    return sorted(name for name in files if not name.endswith("-keep"))
