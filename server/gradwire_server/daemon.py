@@ -13,6 +13,7 @@ import signal
 import socket
 import uuid
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -47,7 +48,6 @@ from gradwire_server.workers import Fleet, Report, forked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
     from gradwire_server.feedback import Feedback
     from gradwire_server.group import Group
@@ -196,9 +196,9 @@ async def _add_standard_services(server: grpc.aio.Server) -> health.aio.HealthSe
 
 
 def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity, lock: int) -> None:
-    before = _read_ports(lock)
+    before = _inherit(lock)
     listening = [_listen(server, address, before) for address in split_list(settings.listen)]
-    _write_ports(lock, listening)
+    _bequeath(lock, listening, identity.doorbell)
     server.add_insecure_port(f"unix:{settings.socket}")
     os.chmod(settings.socket, 0o660)
     identity.socket = str(settings.socket)
@@ -209,21 +209,24 @@ def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity, lock:
     identity.address = identity.addresses[0]
 
 
-def _read_ports(lock: int) -> list[tuple[str, int]]:
+def _inherit(lock: int) -> list[tuple[str, int]]:
     """Where a daemon listened that had this socket, and did not end in good order.
 
-    Others look for it there still, even where it was to take any port.
+    Others look for it there still, even where it was to take any port. What it had no time to
+    remove goes.
     """
     try:
-        ports = json.loads(os.pread(lock, LONGEST_LOCK, 0) or b"[]")
+        ports, doorbell = json.loads(os.pread(lock, LONGEST_LOCK, 0) or b"[[], null]")
+        if doorbell is not None and Path(doorbell).is_socket():
+            Path(doorbell).unlink(missing_ok=True)
         return [(str(host), int(port)) for host, port in ports]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OSError):
         return []
 
 
-def _write_ports(lock: int, listening: list[tuple[str, int]]) -> None:
+def _bequeath(lock: int, listening: list[tuple[str, int]], doorbell: str) -> None:
     os.ftruncate(lock, 0)
-    os.pwrite(lock, json.dumps(listening).encode(), 0)
+    os.pwrite(lock, json.dumps([listening, doorbell]).encode(), 0)
 
 
 def _listen(
