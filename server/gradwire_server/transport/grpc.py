@@ -128,7 +128,7 @@ class GrpcTransport:
 
     def settle(self, before: Key) -> None:
         """See transport.base.Transport."""
-        self._settled = before
+        self._settled = before if self._settled is None else max(before, self._settled)
         for link in self._links.values():
             link.settle(before)
 
