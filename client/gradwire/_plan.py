@@ -46,14 +46,11 @@ class Plans:
         if plan is None:
             if len(self._made) >= MOST_PLANS:
                 self._made.clear()
-            plan = self._made[described] = self._make(described.spec)
+            plan = self._made[described] = self.of_spec(described.spec)
         return plan
 
     def of_spec(self, spec: tensor_pb2.Spec) -> Plan:
-        """The same, where only the description's message is there."""
-        return self._make(spec)
-
-    def _make(self, spec: tensor_pb2.Spec) -> Plan:
+        """The same, made anew, where only the description's message is there."""
         size, most = sum_itemsize(spec.op, spec.dtype), self._layout.chunk_bytes
         pieces = cut(spec.elements, size, most)
         if self._alone:

@@ -158,14 +158,29 @@ def train_on(session: gradwire.Session) -> None:
         session.all_reduce(torch.ones(1)).wait()
 
 
-def test_a_process_whose_embedded_daemon_died_gets_another(
-    folders: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def live_in(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what this process starts make its files there."""
     temporary, memory = folders
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(temporary))
     monkeypatch.setenv("GRADWIRE_SHM_DIR", str(memory))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("GRADWIRE_NODE", "of this test")
+
+
+def daemon_of_this_process() -> psutil.Process:
+    """The embedded one, which it has started."""
+    (daemon,) = [
+        child
+        for child in psutil.Process().children()
+        if child.cmdline()[-2:] == ["-m", "gradwire_server"]
+    ]
+    return daemon
+
+
+def test_a_process_whose_embedded_daemon_died_gets_another(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_in(folders, monkeypatch)
     monkeypatch.setenv("GRADWIRE_RESUME", "0")
     store = dist.HashStore()
     daemons = []
@@ -173,12 +188,7 @@ def test_a_process_whose_embedded_daemon_died_gets_another(
         session = gradwire.connect(store=store, rank=0, world_size=1, connect_timeout=20.0)
         session.all_reduce(torch.ones(1)).wait()
         daemons.append(session.daemon)
-        (daemon,) = [
-            child
-            for child in psutil.Process().children()
-            if child.cmdline()[-2:] == ["-m", "gradwire_server"]
-        ]
-        daemon.kill()
+        daemon_of_this_process().kill()
         with pytest.raises(gradwire.LostError):
             train_on(session)
         session.close()
@@ -202,11 +212,7 @@ def await_other(address: str, lives: set[str]) -> pb.DescribeResponse:
 def test_an_embedded_daemon_that_is_killed_is_started_again_where_it_was(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    temporary, memory = folders
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(temporary))
-    monkeypatch.setenv("GRADWIRE_SHM_DIR", str(memory))
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setenv("GRADWIRE_NODE", "of this test")
+    live_in(folders, monkeypatch)
     with gradwire.connect(store=dist.HashStore(), rank=0, world_size=1) as session:
         address = session.daemon
         lives: set[str] = set()
@@ -214,12 +220,7 @@ def test_an_embedded_daemon_that_is_killed_is_started_again_where_it_was(
             session.all_reduce(torch.ones(1)).wait()
             described = await_other(address, lives)
             lives.add(described.node_id)
-            (daemon,) = [
-                child
-                for child in psutil.Process().children()
-                if child.cmdline()[-2:] == ["-m", "gradwire_server"]
-            ]
-            daemon.kill()
+            daemon_of_this_process().kill()
             assert session.all_reduce(torch.full((9,), 3.0)).wait().tolist() == [3.0] * 9
             assert session.daemon == address
             # Where others would look for it.
@@ -228,10 +229,6 @@ def test_an_embedded_daemon_that_is_killed_is_started_again_where_it_was(
             while not query.status(address).jobs:
                 assert time.monotonic() < deadline, "the rank has not come back"
                 time.sleep(0.05)
-        pid = next(
-            child.pid
-            for child in psutil.Process().children()
-            if child.cmdline()[-2:] == ["-m", "gradwire_server"]
-        )
+        pid = daemon_of_this_process().pid
     assert len(lives) == 2
     assert_gone({pid}, folders)
