@@ -53,7 +53,12 @@ class Proxy:
                 here, _ = self._door.accept()
             except OSError:
                 return
-            there = socket.create_connection(("127.0.0.1", self.target))
+            try:
+                there = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                # The node behind has ended: so does who came.
+                here.close()
+                continue
             for way in ((here, there, HTTP2_PREFACE_BYTES), (there, here, 0)):
                 threading.Thread(target=self._pass, args=way, daemon=True).start()
 

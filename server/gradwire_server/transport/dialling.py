@@ -17,7 +17,7 @@ from gradwire_server.transport.lane import BROKEN, words
 from gradwire_server.transport.stripes import AUTO, lanes_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gradwire_proto.v1 import aggregator_pb2
     from gradwire_server.group import Node
@@ -112,6 +112,9 @@ class Stream:
     async def close(self) -> None:
         """End it, and its connection."""
         self.call.cancel()
+        # Once a write has failed, gRPC takes the call for done and cancels nothing; while the
+        # other side's last words were not read, the call then holds its connection for ever.
+        self.call._cython_call.cancel("")  # noqa: SLF001 - nothing public ends such a call
         await self.channel.close()
 
 
@@ -128,18 +131,35 @@ async def dial(
     address, lane = place
     channel = grpc.aio.insecure_channel(address, options=[*OPTIONS, ("gradwire.lane", lane)])
     try:
-        async with asyncio.timeout(limit_seconds):
-            call: Any = channel.stream_stream(METHOD)()
-            await call.write(hello)
-            first = await call.read()
-            if first is grpc.aio.EOF:
-                raise ProtocolError(f"{await call.details() or 'it hung up'}")
-        answer = pb.Frame.FromString(first).hello
-        check(answer)
+        with _heeding_cancellation():
+            async with asyncio.timeout(limit_seconds):
+                call: Any = channel.stream_stream(METHOD)()
+                await call.write(hello)
+                first = await call.read()
+                if first is grpc.aio.EOF:
+                    raise ProtocolError(f"{await call.details() or 'it hung up'}")
+            answer = pb.Frame.FromString(first).hello
+            check(answer)
     except BaseException:
         await channel.close()
         raise
     return Stream(channel, call, answer)
+
+
+@contextlib.contextmanager
+def _heeding_cancellation() -> Iterator[None]:
+    """Raise CancelledError where the task is cancelled, whatever a call makes of that.
+
+    One that ends at that moment raises its own error instead, and who tries again until it is
+    cancelled would do so for ever.
+    """
+    task = asyncio.current_task()
+    requests = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > requests:
+            raise asyncio.CancelledError
 
 
 class Dialler:
