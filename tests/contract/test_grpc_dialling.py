@@ -37,7 +37,7 @@ async def answering_node() -> AsyncIterator[int]:
     """The port of one."""
     server = grpc.aio.server()
     service, _, name = METHOD.strip("/").rpartition("/")
-    handlers = {name: grpc.stream_stream_rpc_method_handler(answer)}
+    handlers: dict[str, Any] = {name: grpc.stream_stream_rpc_method_handler(answer)}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -28,7 +28,9 @@ ELEMENTS = 25_000_000
 """A bucket of 100 MB."""
 
 BULK_BYTES = 256 << 10
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 15.0
+"""Where all is damaged a node that gives the link up can't say so; the other one hears nothing
+for 10 s, and then knows."""
 
 without_proxy = build_opener(ProxyHandler({})).open
 
