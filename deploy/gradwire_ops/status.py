@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gradwire_ops import query
 from gradwire_ops.sizes import format_size
-from gradwire_ops.status_json import to_dict
+from gradwire_proto.status_json import to_dict
 
 if TYPE_CHECKING:
     from gradwire_proto.v1 import aggregator_pb2 as pb

@@ -1,6 +1,7 @@
 import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from gradwire_proto.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -388,7 +389,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("version", "node_id", "address", "socket", "metrics", "uptime", "jobs")
+    __slots__ = ("version", "node_id", "address", "socket", "metrics", "uptime", "jobs", "events")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -396,6 +397,7 @@ class StatusResponse(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     node_id: str
     address: str
@@ -403,10 +405,47 @@ class StatusResponse(_message.Message):
     metrics: str
     uptime: _duration_pb2.Duration
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
-    def __init__(self, version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., socket: _Optional[str] = ..., metrics: _Optional[str] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping[str, object]]]] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    def __init__(self, version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., socket: _Optional[str] = ..., metrics: _Optional[str] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping[str, object]]]] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping[str, object]]]] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("time", "level", "text", "generation", "round", "ranks")
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    time: _timestamp_pb2.Timestamp
+    level: str
+    text: str
+    generation: str
+    round: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping[str, object]]] = ..., level: _Optional[str] = ..., text: _Optional[str] = ..., generation: _Optional[str] = ..., round: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StageSeconds(_message.Message):
+    __slots__ = ("stage", "seconds")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    seconds: float
+    def __init__(self, stage: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class StalledRound(_message.Message):
+    __slots__ = ("sequence", "seconds", "ranks", "whom")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    WHOM_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    seconds: float
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    whom: str
+    def __init__(self, sequence: _Optional[int] = ..., seconds: _Optional[float] = ..., ranks: _Optional[_Iterable[int]] = ..., whom: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("generation", "world_size", "node", "nodes", "ranks", "links", "rounds_done", "rounds_failed", "rounds_open", "failure")
+    __slots__ = ("generation", "world_size", "node", "nodes", "ranks", "links", "rounds_done", "rounds_failed", "rounds_open", "failure", "stages", "ledger_seconds", "stalled", "attempt")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -417,6 +456,10 @@ class JobStatus(_message.Message):
     ROUNDS_FAILED_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_OPEN_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     generation: str
     world_size: int
     node: int
@@ -427,10 +470,14 @@ class JobStatus(_message.Message):
     rounds_failed: int
     rounds_open: int
     failure: str
-    def __init__(self, generation: _Optional[str] = ..., world_size: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping[str, object]]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping[str, object]]]] = ..., rounds_done: _Optional[int] = ..., rounds_failed: _Optional[int] = ..., rounds_open: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+    stages: _containers.RepeatedCompositeFieldContainer[StageSeconds]
+    ledger_seconds: float
+    stalled: _containers.RepeatedCompositeFieldContainer[StalledRound]
+    attempt: int
+    def __init__(self, generation: _Optional[str] = ..., world_size: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping[str, object]]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping[str, object]]]] = ..., rounds_done: _Optional[int] = ..., rounds_failed: _Optional[int] = ..., rounds_open: _Optional[int] = ..., failure: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[StageSeconds, _Mapping[str, object]]]] = ..., ledger_seconds: _Optional[float] = ..., stalled: _Optional[_Iterable[_Union[StalledRound, _Mapping[str, object]]]] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class RankStatus(_message.Message):
-    __slots__ = ("rank", "host", "pid", "joined", "path", "sequences", "straggling")
+    __slots__ = ("rank", "host", "pid", "joined", "path", "sequences", "straggling", "last_arrivals", "steps", "step_seconds", "communication")
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -438,6 +485,10 @@ class RankStatus(_message.Message):
     PATH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     STRAGGLING_FIELD_NUMBER: _ClassVar[int]
+    LAST_ARRIVALS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATION_FIELD_NUMBER: _ClassVar[int]
     rank: int
     host: str
     pid: int
@@ -445,10 +496,14 @@ class RankStatus(_message.Message):
     path: str
     sequences: int
     straggling: float
-    def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., joined: _Optional[bool] = ..., path: _Optional[str] = ..., sequences: _Optional[int] = ..., straggling: _Optional[float] = ...) -> None: ...
+    last_arrivals: int
+    steps: int
+    step_seconds: float
+    communication: float
+    def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., joined: _Optional[bool] = ..., path: _Optional[str] = ..., sequences: _Optional[int] = ..., straggling: _Optional[float] = ..., last_arrivals: _Optional[int] = ..., steps: _Optional[int] = ..., step_seconds: _Optional[float] = ..., communication: _Optional[float] = ...) -> None: ...
 
 class LinkStatus(_message.Message):
-    __slots__ = ("node", "address", "connected", "bytes_sent", "bytes_received", "connections", "silent")
+    __slots__ = ("node", "address", "connected", "bytes_sent", "bytes_received", "connections", "silent", "sent_rate", "received_rate", "bandwidth", "round_trip_seconds", "queued_bytes", "reopened", "resent", "damaged")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -456,6 +511,14 @@ class LinkStatus(_message.Message):
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     SILENT_FIELD_NUMBER: _ClassVar[int]
+    SENT_RATE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_RATE_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REOPENED_FIELD_NUMBER: _ClassVar[int]
+    RESENT_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     node: int
     address: str
     connected: bool
@@ -463,4 +526,12 @@ class LinkStatus(_message.Message):
     bytes_received: int
     connections: int
     silent: _duration_pb2.Duration
-    def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., connections: _Optional[int] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ...) -> None: ...
+    sent_rate: float
+    received_rate: float
+    bandwidth: float
+    round_trip_seconds: float
+    queued_bytes: int
+    reopened: int
+    resent: int
+    damaged: int
+    def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., connections: _Optional[int] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., sent_rate: _Optional[float] = ..., received_rate: _Optional[float] = ..., bandwidth: _Optional[float] = ..., round_trip_seconds: _Optional[float] = ..., queued_bytes: _Optional[int] = ..., reopened: _Optional[int] = ..., resent: _Optional[int] = ..., damaged: _Optional[int] = ...) -> None: ...

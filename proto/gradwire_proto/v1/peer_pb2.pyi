@@ -87,7 +87,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., node: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., lane: _Optional[int] = ..., lanes: _Optional[int] = ..., key: _Optional[bytes] = ..., attempt: _Optional[int] = ..., heard: _Optional[int] = ..., again: _Optional[bool] = ..., pulse: _Optional[bool] = ..., progress: _Optional[_Iterable[_Union[_aggregator_pb2.Progress, _Mapping[str, object]]]] = ..., over: _Optional[str] = ...) -> None: ...
 
 class Share(_message.Message):
-    __slots__ = ("sequence", "chunk", "schedule", "step", "index", "weight", "spec", "number", "after", "size", "nonfinite", "settled_sequence", "settled_chunk")
+    __slots__ = ("sequence", "chunk", "schedule", "step", "index", "weight", "spec", "number", "after", "size", "nonfinite", "settled_sequence", "settled_chunk", "sent_nanoseconds")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class Share(_message.Message):
     NONFINITE_FIELD_NUMBER: _ClassVar[int]
     SETTLED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SETTLED_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    SENT_NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     chunk: int
     schedule: Schedule
@@ -114,7 +115,8 @@ class Share(_message.Message):
     nonfinite: _tensor_pb2.NonFinite
     settled_sequence: int
     settled_chunk: int
-    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., number: _Optional[int] = ..., after: _Optional[int] = ..., size: _Optional[int] = ..., nonfinite: _Optional[_Union[_tensor_pb2.NonFinite, _Mapping[str, object]]] = ..., settled_sequence: _Optional[int] = ..., settled_chunk: _Optional[int] = ...) -> None: ...
+    sent_nanoseconds: int
+    def __init__(self, sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., step: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[float] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., number: _Optional[int] = ..., after: _Optional[int] = ..., size: _Optional[int] = ..., nonfinite: _Optional[_Union[_tensor_pb2.NonFinite, _Mapping[str, object]]] = ..., settled_sequence: _Optional[int] = ..., settled_chunk: _Optional[int] = ..., sent_nanoseconds: _Optional[int] = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("number", "offset")
@@ -141,12 +143,20 @@ class Tally(_message.Message):
     def __init__(self, again: _Optional[bool] = ..., settled_sequence: _Optional[int] = ..., settled_chunk: _Optional[int] = ...) -> None: ...
 
 class Ping(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("nanoseconds",)
+    NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
+    nanoseconds: int
+    def __init__(self, nanoseconds: _Optional[int] = ...) -> None: ...
 
 class Pong(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("asked_nanoseconds", "heard_nanoseconds", "answered_nanoseconds")
+    ASKED_NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
+    HEARD_NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
+    asked_nanoseconds: int
+    heard_nanoseconds: int
+    answered_nanoseconds: int
+    def __init__(self, asked_nanoseconds: _Optional[int] = ..., heard_nanoseconds: _Optional[int] = ..., answered_nanoseconds: _Optional[int] = ...) -> None: ...
 
 class Abort(_message.Message):
     __slots__ = ("sequence", "failure")

@@ -21,6 +21,7 @@ def to_dict(answer: pb.StatusResponse) -> dict[str, object]:
         "metrics": answer.metrics,
         "uptime_seconds": answer.uptime.seconds + answer.uptime.nanos / 1e9,
         "jobs": [_job(job) for job in answer.jobs],
+        "events": [_event(event) for event in answer.events],
     }
 
 
@@ -36,6 +37,30 @@ def _job(job: pb.JobStatus) -> dict[str, object]:
         "rounds_open": job.rounds_open,
         "rounds_failed": job.rounds_failed,
         "failure": job.failure,
+        "attempt": job.attempt,
+        "stages": {each.stage: each.seconds for each in job.stages},
+        "ledger_seconds": job.ledger_seconds,
+        "stalled": [_stalled(each) for each in job.stalled],
+    }
+
+
+def _stalled(round_: pb.StalledRound) -> dict[str, object]:
+    return {
+        "sequence": round_.sequence,
+        "seconds": round_.seconds,
+        "ranks": list(round_.ranks),
+        "whom": round_.whom,
+    }
+
+
+def _event(event: pb.Event) -> dict[str, object]:
+    return {
+        "time": event.time.seconds + event.time.nanos / 1e9,
+        "level": event.level,
+        "text": event.text,
+        "generation": event.generation,
+        "round": event.round if event.HasField("round") else None,
+        "ranks": list(event.ranks),
     }
 
 
@@ -59,6 +84,10 @@ def _rank(rank: pb.RankStatus) -> dict[str, object]:
         "path": rank.path,
         "sequences": rank.sequences,
         "straggling": rank.straggling,
+        "last_arrivals": rank.last_arrivals,
+        "steps": rank.steps,
+        "step_seconds": rank.step_seconds,
+        "communication": rank.communication,
     }
 
 
@@ -71,4 +100,12 @@ def _link(link: pb.LinkStatus) -> dict[str, object]:
         "silent_seconds": link.silent.seconds + link.silent.nanos / 1e9,
         "bytes_sent": link.bytes_sent,
         "bytes_received": link.bytes_received,
+        "sent_rate": link.sent_rate,
+        "received_rate": link.received_rate,
+        "bandwidth": link.bandwidth,
+        "round_trip_seconds": link.round_trip_seconds,
+        "queued_bytes": link.queued_bytes,
+        "reopened": link.reopened,
+        "resent": link.resent,
+        "damaged": link.damaged,
     }
