@@ -1,8 +1,8 @@
 """The stages of a round on one node: where its time goes.
 
-A round is the reduction of one chunk. On its node it begins when the first local rank has handed
-the collective in (a later chunk of it: when the chunk is begun), and is over when the first local
-rank has its result. At every moment between, it is in one of these stages.
+A round is the reduction of one chunk. On its node it begins when the first local rank has
+handed the collective in (a later chunk of it: when the chunk is begun), and is over when the
+first local rank has its result. At every moment between, it is in one of these stages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -57,7 +57,7 @@ def test_a_node_that_is_silent_is_said_to_be_so() -> None:
         assert status._state(link) == words  # noqa: SLF001 - the table is all there is else
 
 
-def said_as(field: FieldDescriptor) -> str:
+def said_as(field: Any) -> str:  # noqa: ANN401 - of one of protobuf's implementations
     is_duration = field.message_type and field.message_type.name == "Duration"
     return f"{field.name}_seconds" if is_duration else field.name
 
