@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, assert_never
 
 from gradwire_proto.v1 import aggregator_pb2
+from gradwire_server.accounts import Accounts
 from gradwire_server.errors import (
     LostError,
     ReductionError,
@@ -90,6 +92,7 @@ class Engine:
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self.straggling = Straggling(group.local_ranks, self._clock())
         metrics.straggling[self] = self.straggling.scores
+        self.accounts = Accounts(chain, group.local_ranks, metrics)
         self._intake = Intake(
             group,
             self._rounds,
@@ -100,9 +103,9 @@ class Engine:
             metrics,
             self,
             self._clock,
+            self.accounts,
         )
-        if chain is not None:
-            metrics.before_scrape.add(self.count)
+        metrics.before_scrape.add(self.count)
 
     def connect(self, transport: Transport) -> None:
         """Use these links. Before any round, unless the node is alone."""
@@ -113,6 +116,7 @@ class Engine:
         """Bring the metrics up to date. In any thread."""
         if self._chain is not None:
             self._chain.count(self._metrics)
+        self.accounts.count()
 
     # -- from the local ranks
 
@@ -242,7 +246,8 @@ class Engine:
             total = await execution.reduce()
             self._rounds.close(key)
             execution.settle()
-            execution.local.publish(total)
+            execution.watch.stop(time.monotonic_ns())
+            execution.local.publish(total, execution.watch)
             # From here on only its last sends are under way: nothing that fails calls them off.
             self._running.pop(key, None)
             self._metrics.bytes_out.inc(execution.extent.size * execution.local.parts)
@@ -341,6 +346,7 @@ class Engine:
                 self.fail_round(sequence, error)
             came = self.headway.arrivals(self.straggling.since)
             self.straggling.look(now, self.group.members, came)
+            self.accounts.look(now)
 
     def _check_departed(self) -> None:
         """A rank may have been handed a collective while others learnt that somebody left."""
@@ -374,5 +380,6 @@ class Engine:
             self.settling.close()
         self._cancel(list(self._running))
         await self._tasks.end(CLOSE_SECONDS)
+        self.accounts.close()
         if self._chain is not None:
             self._chain.close(self._metrics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter as TallyOf
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+
+from gradwire_proto.stages import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -71,6 +74,51 @@ class _Stragglers(Collector):
         return [family]
 
 
+class Paces:
+    """How local ranks train, for as long as a job has ranks of these numbers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._of_ranks = (
+            Counter(
+                "gradwire_rank_steps_total",
+                "Training steps that a local rank has begun, as its DDP hook counts them.",
+                ["rank"],
+                registry=registry,
+            ),
+            Counter(
+                "gradwire_rank_communicating_seconds_total",
+                "Time in which a local rank had a collective under way.",
+                ["rank"],
+                registry=registry,
+            ),
+        )
+        self._holds: TallyOf[int] = TallyOf()
+        self._totals: defaultdict[int, tuple[float, float]] = defaultdict(lambda: (0, 0))
+
+    def hold(self, ranks: Iterable[int]) -> None:
+        """A job has these local ranks. Their series stay until each hold is released."""
+        for rank in ranks:
+            self._holds[rank] += 1
+            for counter, before in zip(self._of_ranks, self._totals[rank], strict=True):
+                if self._holds[rank] == 1:
+                    counter.labels(rank=rank).inc(before)
+
+    def release(self, ranks: Iterable[int]) -> None:
+        """The job has ended. In the next that has such a rank its counters go on."""
+        for rank in ranks:
+            self._holds[rank] -= 1
+            if not self._holds[rank]:
+                for counter in self._of_ranks:
+                    counter.remove(rank)
+
+    def went_on(self, rank: int, steps: int, communicating: float) -> None:
+        """A rank that is held has begun steps, and had something under way, in seconds."""
+        for counter, more in zip(self._of_ranks, (steps, communicating), strict=True):
+            counter.labels(rank=rank).inc(more)
+        before = self._totals[rank]
+        self._totals[rank] = before[0] + steps, before[1] + communicating
+
+
 class Metrics:
     """The daemon's metrics in a registry of their own."""
 
@@ -84,10 +132,7 @@ class Metrics:
         registry.register(_Stragglers(self.straggling))
         self._holds: TallyOf[str] = TallyOf()
         self._schedules: dict[str, tuple[Counter, Histogram]] = {}
-        ProcessCollector(registry=registry)
-        GCCollector(registry=registry)
-        build = Info("gradwire_build", "The running daemon.", registry=registry)
-        build.info({"version": version, "python": platform.python_version()})
+        _describe_process(registry, version)
         self.rounds = Counter(
             "gradwire_rounds_total",
             "Chunks reduced, by the schedule between the nodes.",
@@ -139,6 +184,20 @@ class Metrics:
             " another size, or nothing used it.",
             registry=registry,
         )
+        spent = Counter(
+            "gradwire_step_seconds_total",
+            "Where the time of rounds went, by stage; see the stages' table.",
+            ["stage"],
+            registry=registry,
+        )
+        self.stage_seconds = {stage: spent.labels(stage=stage) for stage in STAGES}
+        self.ledger_seconds = Counter(
+            "gradwire_ledger_seconds_total",
+            "Time of rounds, from the first local part to the first local result: what the"
+            " stages of gradwire_step_seconds_total add up to.",
+            registry=registry,
+        )
+        self.paces = Paces(registry)
         self.errors = Counter(
             "gradwire_errors_total", "What went wrong, by kind.", ["kind"], registry=registry
         )
@@ -182,3 +241,10 @@ class Metrics:
         """Count rounds of which only the sum of their times is known: each gets the mean."""
         for _ in range(rounds):
             self.round_done(schedule, seconds / rounds)
+
+
+def _describe_process(registry: CollectorRegistry, version: str) -> None:
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    build = Info("gradwire_build", "The running daemon.", registry=registry)
+    build.info({"version": version, "python": platform.python_version()})

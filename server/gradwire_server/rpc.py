@@ -202,6 +202,9 @@ class Aggregator:
             while (data := await context.read()) is not grpc.aio.EOF:
                 request, payload = wire.split(data, pb.ReduceRequest)
                 if request.HasField("spec"):
+                    job.engine.accounts.said(
+                        rank, request.steps, request.communicating_nanoseconds
+                    )
                     job.engine.contribute(rank, *read_request(request, payload))
                 else:
                     job.engine.settling.hold(

@@ -183,7 +183,7 @@ class Disagreement(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., mine: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., theirs: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ...) -> None: ...
 
 class ReduceRequest(_message.Message):
-    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "settled_sequence", "settled_chunk", "payload")
+    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "settled_sequence", "settled_chunk", "steps", "communicating_nanoseconds", "payload")
     SEAT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +191,8 @@ class ReduceRequest(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SETTLED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SETTLED_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATING_NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     seat: str
     sequence: int
@@ -199,8 +201,10 @@ class ReduceRequest(_message.Message):
     weight: float
     settled_sequence: int
     settled_chunk: int
+    steps: int
+    communicating_nanoseconds: int
     payload: bytes
-    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., settled_sequence: _Optional[int] = ..., settled_chunk: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., settled_sequence: _Optional[int] = ..., settled_chunk: _Optional[int] = ..., steps: _Optional[int] = ..., communicating_nanoseconds: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ReduceResponse(_message.Message):
     __slots__ = ("sequence", "chunk", "failure", "nonfinite", "rejoin", "payload")

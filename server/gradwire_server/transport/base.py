@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ class Part:
     pieces: tuple[memoryview, ...]
     finding: Finding | None = None
     """Partial: what one of the ranks brought. Final: that it is not finite."""
+    left_at: float | None = field(default=None, compare=False)
+    """When it was handed to the link, in seconds of this host's monotonic clock; None where the
+    sender's clock is not known."""
+    came_at: float = field(default=0.0, compare=False)
+    """When its last piece had come."""
 
     @property
     def size(self) -> int:
