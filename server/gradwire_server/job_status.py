@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from gradwire_proto.v1 import aggregator_pb2 as pb
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def job_status(job: Job) -> pb.JobStatus:
-    """All that the daemon says of a job."""
+    """All that the daemon says of a job. On the event loop."""
     group, engine = job.group, job.engine
     status = pb.JobStatus(
         generation=group.picture.generation,
@@ -21,6 +22,7 @@ def job_status(job: Job) -> pb.JobStatus:
         rounds_failed=engine.failed_count,
         rounds_open=engine.headway.open_rounds,
         failure=str(group.failure or ""),
+        attempt=job.attempt,
     )
     for node in group.picture.nodes:
         status.nodes.add(
@@ -31,6 +33,14 @@ def job_status(job: Job) -> pb.JobStatus:
             addresses=node.addresses,
             bandwidth=node.bandwidth,
         )
+    _add_ranks(status, job)
+    _add_links(status, job)
+    _add_stalled(status, job)
+    return status
+
+
+def _add_ranks(status: pb.JobStatus, job: Job) -> None:
+    group, engine = job.group, job.engine
     straggling = engine.straggling.scores()
     for rank in group.local_ranks:
         member = group.members.get(rank)
@@ -42,16 +52,37 @@ def job_status(job: Job) -> pb.JobStatus:
             path=job.path(rank),
             sequences=engine.headway.sequences(rank),
             straggling=straggling[rank],
+            last_arrivals=engine.straggling.last_arrivals[rank],
         )
+
+
+def _add_links(status: pb.JobStatus, job: Job) -> None:
     for peer, link in job.transport.status().items():
-        address = group.picture.nodes[peer].address
         said = status.links.add(
             node=peer,
-            address=address,
+            address=job.group.picture.nodes[peer].address,
             connected=link.connected,
             bytes_sent=link.bytes_sent,
             bytes_received=link.bytes_received,
             connections=link.connections,
+            sent_rate=link.sent_rate,
+            received_rate=link.received_rate,
+            bandwidth=link.bandwidth or 0.0,
+            round_trip_seconds=link.round_trip_seconds or 0.0,
+            queued_bytes=link.queued_bytes,
+            reopened=link.reopened,
+            resent=link.resent,
+            damaged=link.damaged,
         )
         said.silent.FromMilliseconds(int(1000 * link.silent_seconds))
-    return status
+
+
+def _add_stalled(status: pb.JobStatus, job: Job) -> None:
+    now = asyncio.get_running_loop().time()
+    for each in job.engine.lateness.stalled:
+        status.stalled.add(
+            sequence=each.sequence,
+            seconds=max(0.0, now - each.since),
+            ranks=each.ranks,
+            whom=each.whom,
+        )

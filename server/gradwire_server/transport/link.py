@@ -21,7 +21,6 @@ from gradwire_server.transport.lane import BROKEN, Lane, Sending, words
 from gradwire_server.transport.pulse import Pulse
 from gradwire_server.transport.settled import Told
 from gradwire_server.transport.stripes import BULK_BYTES, Order, Spread, cut
-from gradwire_server.transport.watch import Status
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from gradwire_server.transport.lane import Read, Write
     from gradwire_server.transport.precedence import Standing
     from gradwire_server.transport.vigil import Limits
-    from gradwire_server.transport.watch import Watch
+    from gradwire_server.transport.watch import Status, Watch
 
 PINGS = 8
 """The least of so many round trips is taken for the way's."""
@@ -104,11 +103,15 @@ class Link:
     @property
     def status(self) -> Status:
         """How the link is."""
-        connections = sum(lane.up for lane in self._lanes.values())
-        sent, received = self._watch.sent_bytes, self._watch.received_bytes
-        connected = 0 in self._lanes and self._lanes[0].up
-        silent = self._guard.silent_seconds if self.up else 0.0
-        return Status(connected, sent, received, connections, silent)
+        # In any thread: lanes may come meanwhile.
+        lanes = tuple(self._lanes.values())
+        return self._watch.status._replace(
+            connected=0 in self._lanes and self._lanes[0].up,
+            connections=sum(lane.up for lane in lanes),
+            silent_seconds=self._guard.silent_seconds if self.up else 0.0,
+            round_trip_seconds=self.round_trip_seconds,
+            queued_bytes=sum(lane.queued_bytes for lane in lanes),
+        )
 
     @property
     def clock_offset_ns(self) -> int | None:
@@ -235,6 +238,12 @@ class Link:
             least = min(least, time.monotonic() - begun)
         return least
 
+    def measure(self, part: Part) -> None:
+        """See hearing.Speaker."""
+        if part.left_at is not None:
+            trip = self.round_trip_seconds or 0.0
+            self._watch.bandwidth.arrived(part.left_at, part.came_at, trip)
+
     def answer(self) -> None:
         """Answer a question of the other side's."""
         self._lanes[0].put(Sending(1), frames.short(Pong()))
@@ -301,6 +310,7 @@ class Link:
         if lane.closed:
             return
         try:
+            self._watch.reopened_count += lane.served
             lane.open(write, heard)
         except ProtocolError as error:
             self.lose(f"it broke the rules: {error}")
