@@ -63,12 +63,10 @@ class Accounts:
         self._said: dict[int, Pace] = {}
         self._averages = {rank: _Average() for rank in ranks}
         self._looked = time.monotonic()
-        self._seen = dict.fromkeys(self._averages, _NOTHING)
-        self._counted = dict(self._seen)
+        self._most = self._looked_at = dict.fromkeys(self._averages, _NOTHING)
         self._booked = self._streamed
         self._counting = threading.Lock()
         self._closed = False
-        metrics.paces.hold(self._averages)
 
     # -- ranks that send their tensors
 
@@ -109,12 +107,11 @@ class Accounts:
         passed, self._looked = now - self._looked, now
         if passed <= 0:
             return
-        paces = self._paces()
-        for rank, pace in paces.items():
-            before = self._seen[rank]
-            communicating = pace.communicating - before.communicating
-            self._averages[rank].pass_by(passed, pace.steps - before.steps, communicating)
-        self._seen = paces
+        before, self._looked_at = self._looked_at, self.paces()
+        for rank, pace in self._looked_at.items():
+            steps = pace.steps - before[rank].steps
+            communicating = pace.communicating - before[rank].communicating
+            self._averages[rank].pass_by(passed, steps, communicating)
 
     def count(self) -> None:
         """Bring the metrics up to date. In any thread."""
@@ -125,28 +122,24 @@ class Accounts:
             for stage, seconds in self._booked.seconds.items():
                 self._metrics.stage_seconds[stage].inc(seconds - before.seconds[stage])
             self._metrics.ledger_seconds.inc(self._booked.whole - before.whole)
-            counted, self._counted = self._counted, self._paces()
-            for rank, pace in self._counted.items():
-                self._metrics.paces.went_on(
-                    rank,
-                    pace.steps - counted[rank].steps,
-                    pace.communicating - counted[rank].communicating,
-                )
 
     def close(self) -> None:
         """Count for the last time. Before the chain is closed."""
         self.count()
         with self._counting:
             self._closed = True
-        self._metrics.paces.release(self._averages)
 
-    def _paces(self) -> dict[int, Pace]:
-        """Of all local ranks. Never less than it was."""
-        shared = self._chain.pace(time.monotonic_ns()) if self._chain is not None else {}
-        return {
-            rank: _most(least, shared.get(rank, _NOTHING), self._said.get(rank, _NOTHING))
-            for rank, least in self._seen.items()
-        }
+    def paces(self) -> dict[int, Pace]:
+        """Of all local ranks; never less than it was. In any thread."""
+        with self._counting:
+            if not self._closed:
+                chain, now = self._chain, time.monotonic_ns()
+                shared = chain.pace(now) if chain is not None else {}
+                self._most = {
+                    rank: _most(before, shared.get(rank, before), self._said.get(rank, before))
+                    for rank, before in self._most.items()
+                }
+            return self._most
 
 
 def _most(*paces: Pace) -> Pace:

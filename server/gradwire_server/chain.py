@@ -164,6 +164,13 @@ class Chain:
         present = self._present().values()
         return self.submitted - min((each.resolved for each in present), default=self.submitted)
 
+    @property
+    def in_flight(self) -> int:
+        """Tickets that some rank needs still: its slot has what it added, or is to read. In
+        any thread, while the arena is there.
+        """
+        return max(0, self._control.added(0) - self._control.taken())
+
     def tally(self) -> Tally:
         """Totals since the beginning; rounds and their time are the first rank's."""
         first, *others = self._all()

@@ -134,6 +134,7 @@ async def _running(
     )
     doorbell = Doorbell(settings.shm_dir, jobs.find_seat)
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(identity.events.listening())
         stack.callback(kernels.close)
         if settings.embedded:
             # Its socket's folder was made for it.

@@ -26,6 +26,8 @@ from gradwire_server.headway import Headway
 from gradwire_server.intake import Intake
 from gradwire_server.lateness import Lateness
 from gradwire_server.local import PrivateSlots
+from gradwire_server.meters import Meters
+from gradwire_server.outlook import Outlook
 from gradwire_server.reduce.choose import share_weights
 from gradwire_server.round import Contribution, Extent, Key, Round, Rounds
 from gradwire_server.settling import Settling
@@ -77,12 +79,15 @@ class Engine:
         self._ranks = ranks
         self._metrics = metrics
         self._standing = standing
-        self._lateness = Lateness(group, metrics, terms)
+        self.lateness = Lateness(group, metrics, terms)
+        self.meters = Meters(group.peers)
         bandwidths = group.picture.bandwidths
         weights = share_weights(bandwidths) if bandwidths else ()
         self.feedback = feedback or Feedback(terms.folder, terms.chunk_bytes, metrics)
         self.geometry = terms.geometry(group.picture)
-        self._workplace = Workplace(group, terms.schedule, kernels, self.feedback, weights)
+        self._workplace = Workplace(
+            group, terms.schedule, kernels, self.feedback, self.meters, weights
+        )
         self._transport: Transport | None = None
         self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)
         self.headway = Headway(group, chain, self._rounds)
@@ -91,7 +96,6 @@ class Engine:
         self.settling = Settling(group.peers, keeps=terms.resume_seconds > 0)
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self.straggling = Straggling(group.local_ranks, self._clock())
-        metrics.straggling[self] = self.straggling.scores
         self.accounts = Accounts(chain, group.local_ranks, metrics)
         self._intake = Intake(
             group,
@@ -105,12 +109,17 @@ class Engine:
             self._clock,
             self.accounts,
         )
-        metrics.before_scrape.add(self.count)
+        self._outlook = Outlook(self, chain, terms, metrics)
 
     def connect(self, transport: Transport) -> None:
         """Use these links. Before any round, unless the node is alone."""
         self._transport = transport
         self.settling.connect(transport)
+
+    @property
+    def running(self) -> int:
+        """Rounds that are carried out and have no result."""
+        return len(self._running)
 
     def count(self) -> None:
         """Bring the metrics up to date. In any thread."""
@@ -261,7 +270,8 @@ class Engine:
             self._running.pop(key, None)
         if execution.published:
             self.headway.count()
-            self._metrics.round_done(execution.name, self._clock() - began)
+            of = self.group.picture.generation, key.sequence
+            self._metrics.round_done(execution.name, self._clock() - began, of)
 
     # -- failure
 
@@ -342,7 +352,7 @@ class Engine:
             now = self._clock()
             self._check_departed()
             waiting = self.headway.waiting(now)
-            for sequence, error in self._lateness.look(waiting, now, self.headway.is_over):
+            for sequence, error in self.lateness.look(waiting, now, self.headway.is_over):
                 self.fail_round(sequence, error)
             came = self.headway.arrivals(self.straggling.since)
             self.straggling.look(now, self.group.members, came)
@@ -372,9 +382,8 @@ class Engine:
 
     async def close(self) -> None:
         """End all rounds; returns when nothing of this engine runs any more."""
-        self._metrics.before_scrape.discard(self.count)
-        self._metrics.straggling.pop(self, None)
-        self._lateness.close()
+        self._outlook.close()
+        self.lateness.close()
         if not self.suspended:
             # Else what is kept is to be read still, by ranks that come back.
             self.settling.close()

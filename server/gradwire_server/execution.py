@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, assert_never
 
 from gradwire_proto.chunks import share_ranges
 from gradwire_proto.v1 import peer_pb2, tensor_pb2
+from gradwire_proto.wires import WIRE_NAMES
 from gradwire_server.coding import CodedSum, seed_of
 from gradwire_server.errors import ProtocolError, WeightError
 from gradwire_server.kernels import ChunkSum, Kernels
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gradwire_server.feedback import Feedback, Loan
     from gradwire_server.group import Group
     from gradwire_server.local import Local
+    from gradwire_server.meters import Meters
     from gradwire_server.round import Coding, Extent, Round
 
 P = ParamSpec("P")
@@ -41,6 +43,7 @@ class Workplace:
     schedule: peer_pb2.Schedule | None
     kernels: Kernels
     feedback: Feedback
+    meters: Meters
     weights: tuple[Fraction, ...] = ()
     """What each node adds up of a chunk in a direct exchange; nothing: the same."""
 
@@ -136,6 +139,7 @@ class Execution:
             seed=seed_of(coding, key, group.node, count),
             loan=self._loan,
             ranks=len(group.local_ranks),
+            meter=self._workplace.meters.codec(WIRE_NAMES[coding.wire]),
         )
 
     def settle(self) -> None:
@@ -280,6 +284,8 @@ class Execution:
             raise ProtocolError(
                 f"{self.round}: share {part.share} has {part.size} bytes, expected {size}"
             )
+        raw = self._total.raw_bytes(frame.share, size)
+        self._workplace.meters.payloads[frame.source].received += raw
         return part
 
     def _part(self, effect: Send) -> Part:
@@ -298,4 +304,6 @@ class Execution:
 
     async def _send(self, target: int, part: Part) -> None:
         assert self._transport is not None, "a node with peers is connected first"  # noqa: S101
+        raw = self._total.raw_bytes(part.share, part.size)
+        self._workplace.meters.payloads[target].sent += raw
         await self._transport.send(target, part)

@@ -105,7 +105,7 @@ class Job:
         self._seats: dict[int, Seat] = {}
         self._watch = asyncio.create_task(self.engine.watch())
         self._watch.add_done_callback(self._watched)
-        metrics.jobs.inc()
+        metrics.job_begun(attempt)
 
     def _watched(self, watch: asyncio.Task[None]) -> None:
         if not watch.cancelled() and (error := watch.exception()) is not None:

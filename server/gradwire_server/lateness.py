@@ -43,6 +43,17 @@ class _Told:
     """It has gone on. Others of its chunks may be late later: that is no news."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """A collective that stalls, as people are told of it."""
+
+    sequence: int
+    since: float
+    ranks: tuple[int, ...]
+    """Local ranks that it waits for; none: for other nodes."""
+    whom: str
+
+
 class Lateness:
     """Looks at a generation's open rounds now and then."""
 
@@ -50,7 +61,8 @@ class Lateness:
         self._group = group
         self._metrics = metrics
         self._terms = terms
-        self._stalled = 0
+        self.stalled: list[Stalled] = []
+        """At the last look."""
         self._told: dict[int, _Told] = {}
 
     def look(
@@ -63,14 +75,17 @@ class Lateness:
         has failed. The collectives to fail, and why.
         """
         late = self._late(rounds, now)
-        self._count(len(late))
+        self._note(
+            Stalled(sequence, one.opened, tuple(one.missing), self._whom(one))
+            for sequence, one in late.items()
+        )
         self._clear(late, now, failed)
         self._warn(late, now)
         return list(self._overdue(late, now))
 
     def close(self) -> None:
         """Nothing stalls here any more."""
-        self._count(0)
+        self._note(())
 
     def _late(self, rounds: Iterable[Waiting], now: float) -> dict[int, Waiting]:
         """Of each collective that stalls the oldest chunk, in order."""
@@ -118,9 +133,9 @@ class Lateness:
     def _generation(self) -> str:
         return f"generation {self._group.picture.generation[:8]}"
 
-    def _count(self, stalled: int) -> None:
-        self._metrics.stalled_rounds.inc(stalled - self._stalled)
-        self._stalled = stalled
+    def _note(self, stalled: Iterable[Stalled]) -> None:
+        before, self.stalled = len(self.stalled), list(stalled)
+        self._metrics.stalled_rounds.inc(len(self.stalled) - before)
 
     def _whom(self, round_: Waiting) -> str:
         if round_.missing:

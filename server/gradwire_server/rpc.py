@@ -24,6 +24,7 @@ from gradwire_server.errors import (
     ProtocolError,
     RefusedError,
 )
+from gradwire_server.events import Events
 from gradwire_server.group import Member, Node, Picture
 from gradwire_server.job_status import job_status
 from gradwire_server.round import Key
@@ -111,6 +112,7 @@ class Identity:
         self.insecure = False
         self.chunk_bytes = 0
         self.workers: list[Report] = []
+        self.events = Events()
         self.started = time.monotonic()
 
 
@@ -257,6 +259,7 @@ class Aggregator:
             socket=self._identity.socket,
             metrics=self._identity.metrics,
             jobs=[job_status(job) for job in self._jobs.all],
+            events=self._identity.events.latest(),
         )
         response.uptime.FromMilliseconds(
             int(1000 * (time.monotonic() - self._identity.started))

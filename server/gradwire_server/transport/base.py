@@ -27,11 +27,12 @@ class Part:
     pieces: tuple[memoryview, ...]
     finding: Finding | None = None
     """Partial: what one of the ranks brought. Final: that it is not finite."""
+    sent_ns: int = field(default=0, compare=False)
+    """When the sender handed it to its link, by the sender's monotonic clock; 0: not known."""
     left_at: float | None = field(default=None, compare=False)
-    """When it was handed to the link, in seconds of this host's monotonic clock; None where the
-    sender's clock is not known."""
+    """The same in seconds of this node's monotonic clock; None: not known."""
     came_at: float = field(default=0.0, compare=False)
-    """When its last piece had come."""
+    """When the last of it arrived, by this node's monotonic clock; 0: not known."""
 
     @property
     def size(self) -> int:
