@@ -198,8 +198,8 @@ class Metrics:
         self._schedules: dict[str, tuple[Counter, Histogram]] = {}
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
-        build = Info("gradwire_build", "The running daemon.", registry=registry)
-        build.info({"version": version, "python": platform.python_version()})
+        self.build = Info("gradwire_build", "The running daemon.", registry=registry)
+        self.build.info({"version": version, "python": platform.python_version()})
         self.rounds = Counter(
             "gradwire_rounds_total",
             "Chunks reduced, by the schedule between the nodes.",
