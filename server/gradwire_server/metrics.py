@@ -209,7 +209,7 @@ class Metrics:
         for each in (self.links, self.payloads, self.ranks, self.codecs, self.flight):
             registry.register(each)
         self._schedules: dict[str, tuple[Counter, Histogram]] = {}
-        _describe_process(registry, version)
+        self.build = _describe_process(registry, version)
         self.rounds = Counter(
             "gradwire_rounds_total",
             "Chunks reduced, by the schedule between the nodes.",
@@ -299,8 +299,9 @@ class Metrics:
             self.round_done(schedule, seconds / rounds)
 
 
-def _describe_process(registry: CollectorRegistry, version: str) -> None:
+def _describe_process(registry: CollectorRegistry, version: str) -> Info:
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
     build = Info("gradwire_build", "The running daemon.", registry=registry)
     build.info({"version": version, "python": platform.python_version()})
+    return build
