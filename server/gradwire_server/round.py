@@ -266,7 +266,7 @@ class Round(Generic[P]):
     def contribute(self, rank: int, contribution: Contribution) -> None:
         """Take a local rank's chunk."""
         if rank in self.contributions:
-            raise ProtocolError(f"{self}: rank {rank} contributed twice")
+            raise ProtocolError(f"{self}: rank {rank} contributed twice", ranks=[rank])
         self._compare(f"rank {rank}", contribution.spec)
         self.contributions[rank] = contribution
 

@@ -6,6 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from gradwire_server.logs import about
+
 if TYPE_CHECKING:
     from gradwire_server.metrics import Traffic
     from gradwire_server.transport.precedence import Standing
@@ -19,7 +21,11 @@ QUIET_SECONDS = 1.0
 class Watch:
     """Told of every frame of a link."""
 
-    def __init__(self, peer: int, traffic: Traffic, standing: Standing) -> None:
+    def __init__(
+        self, peer: int, traffic: Traffic, standing: Standing, generation: str
+    ) -> None:
+        self.subject = about(generation, node=peer)
+        """Of what lines about the link are."""
         self.sent_bytes = 0
         self.received_bytes = 0
         self.frames = 0
@@ -53,4 +59,7 @@ class Watch:
         now = time.monotonic()
         if now >= self._silent_until:
             self._silent_until = now + QUIET_SECONDS
-            log.warning("from node %d: %s; it is asked for again", self._peer, text)
+            extra = self.subject
+            log.warning(
+                "from node %d: %s; it is asked for again", self._peer, text, extra=extra
+            )
