@@ -65,7 +65,7 @@ def test_as_json_each_line_parses_and_those_of_a_round_say_which_and_of_whom(
         rank = victim(nodes, store, tmp_path / "log")
         try:
             meeting = dist.TCPStore("127.0.0.1", store.port, timeout=timedelta(seconds=60))
-            place = {"rank": 0, "world_size": 2, "daemon": nodes.addresses[0]}
+            place: dict[str, Any] = {"rank": 0, "world_size": 2, "daemon": nodes.addresses[0]}
             with gradwire.connect(store=meeting, warn_after=0.5, **place) as session:
                 generation = session.generation
                 waiting = session.all_reduce(torch.ones(5))

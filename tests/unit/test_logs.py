@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def record(text: str, *values: object, line: int = 1, **fields: object) -> logging.LogRecord:
+def record(text: str, *values: object, line: int = 1, **fields: Any) -> logging.LogRecord:
     made = logging.LogRecord(
         "gradwire_server.x", logging.WARNING, "x.py", line, text, values, None
     )
@@ -89,7 +89,7 @@ def test_other_places_words_and_jobs_are_of_another_kind() -> None:
 def test_where_each_is_news_none_is_held() -> None:
     log = Log()
     for number in range(20):
-        fields = about("a", round_=number, each_is_news=True)
+        fields: dict[str, Any] = about("a", round_=number, each_is_news=True)
         log.handle(record("round %d waits", number, **fields))
     assert len(log.said) == 20
 
@@ -104,7 +104,9 @@ def test_what_is_remembered_of_jobs_that_ended_goes() -> None:
 
 
 def test_json_has_time_level_message_logger_and_what_the_line_is_about() -> None:
-    fields = about("0123456789abcdef", round_=7, ranks=(2, 3), node=1, each_is_news=True)
+    fields: dict[str, Any] = about(
+        "0123456789abcdef", round_=7, ranks=(2, 3), node=1, each_is_news=True
+    )
     made = record("round %d waits for %s", 7, "rank 2", **fields)
     line = json.loads(formatter("json", terminal=True).format(made))
     when = datetime.fromisoformat(line.pop("time"))
