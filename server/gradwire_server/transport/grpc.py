@@ -11,11 +11,11 @@ from gradwire_server.errors import LostError, ProtocolError
 from gradwire_server.logs import about
 from gradwire_server.transport.dialling import Dialler
 from gradwire_server.transport.greeting import Greeting
-from gradwire_server.transport.link import Link, Status
+from gradwire_server.transport.link import Link
 from gradwire_server.transport.precedence import ALONE
 from gradwire_server.transport.stripes import AUTO, MOST_LANES
 from gradwire_server.transport.vigil import Limits
-from gradwire_server.transport.watch import Watch
+from gradwire_server.transport.watch import Status, Watch
 
 if TYPE_CHECKING:
     from gradwire_proto.v1 import aggregator_pb2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire_server.logs import about
 
@@ -16,6 +16,16 @@ log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 1.0
 """Between two words of damage; the metrics count all."""
+
+
+class Status(NamedTuple):
+    """A link as people see it."""
+
+    connected: bool = False
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    connections: int = 0
+    silent_seconds: float = 0.0
 
 
 class Watch:
