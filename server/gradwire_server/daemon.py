@@ -31,7 +31,7 @@ from gradwire_proto.addresses import (
 )
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
-from gradwire_server import metrics_page, shared_memory
+from gradwire_server import logs, metrics_page, shared_memory
 from gradwire_server.allocator import keep_memory
 from gradwire_server.doorbell import Doorbell
 from gradwire_server.errors import StartError, StoppingError
@@ -81,10 +81,7 @@ OPTIONS: list[tuple[str, Any]] = [
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT. Exit code: 0 stopped in good order, 1 could not start."""
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s gradwire %(levelname)s %(message)s",
-    )
+    logs.set_up(settings.log_level, settings.log_format)
     keep_memory()
     # What is loaded by now stays: the collections at the end of each job need not look at it.
     gc.freeze()

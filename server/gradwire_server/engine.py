@@ -26,6 +26,7 @@ from gradwire_server.headway import Headway
 from gradwire_server.intake import Intake
 from gradwire_server.lateness import Lateness
 from gradwire_server.local import PrivateSlots
+from gradwire_server.logs import about
 from gradwire_server.meters import Meters
 from gradwire_server.outlook import Outlook
 from gradwire_server.reduce.choose import share_weights
@@ -222,7 +223,9 @@ class Engine:
     def lost(self, source: int, reason: str) -> None:
         """See transport.base.Receiver."""
         node = self.group.picture.describe(source)
-        self.fail(LostError(f"the daemon of {node} is lost: {reason}"))
+        there = self.group.picture.nodes[source]
+        text, ranks = f"the daemon of {node} is lost: {reason}", there.ranks
+        self.fail(LostError(text, round_=self.headway.under_way, ranks=ranks))
 
     def _receive_part(self, source: int, part: Part) -> None:
         if self.group.failure is not None:
@@ -282,7 +285,12 @@ class Engine:
         dropped = None if self.suspended else self._rounds.fail(sequence, error)
         if dropped is None or self.group.failure is not None:
             return
-        log.warning("generation %s: %s", self.group.picture.generation[:8], error)
+        generation = self.group.picture.generation
+        log.warning(
+            "generation %s: %s",
+            *(generation[:8], error),
+            extra=about(generation, round_=sequence, ranks=error.ranks),
+        )
         self._metrics.errors.labels(kind=type(error).__name__).inc()
         self.failed_count += 1
         self.feedback.failed(sequence)
@@ -315,7 +323,12 @@ class Engine:
         """The job has failed; every open and later collective fails alike."""
         if self.suspended or not self.group.fail(error):
             return
-        log.error("generation %s is over: %s", self.group.picture.generation[:8], error)
+        generation = self.group.picture.generation
+        log.error(
+            "generation %s is over: %s",
+            *(generation[:8], error),
+            extra=about(generation, round_=error.round, ranks=error.ranks),
+        )
         self._metrics.errors.labels(kind=type(error).__name__).inc()
         self._cancel(list(self._running))
         self._rounds.clear()
@@ -376,9 +389,9 @@ class Engine:
             await asyncio.wait(waiting, timeout=CLOSE_SECONDS)
         for sequence in sorted({key.sequence for key in self._running}):
             who = self.group.picture.describe(self.group.node)
-            self.fail_round(
-                sequence, LostError(f"round {sequence} can't complete: the ranks of {who} left")
-            )
+            text = f"round {sequence} can't complete: the ranks of {who} left"
+            ranks = self.group.local_ranks
+            self.fail_round(sequence, LostError(text, round_=sequence, ranks=ranks))
 
     async def close(self) -> None:
         """End all rounds; returns when nothing of this engine runs any more."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire_server.errors import LateError
+from gradwire_server.logs import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +38,7 @@ class _Told:
 
     since: float
     whom: str
+    ranks: tuple[int, ...]
     aloud: bool
     """In a line of its own."""
     over: bool = False
@@ -98,12 +100,17 @@ class Lateness:
     def _warn(self, late: dict[int, Waiting], now: float) -> None:
         news = [round_ for sequence, round_ in late.items() if sequence not in self._told]
         for place, round_ in enumerate(news):
-            told = _Told(round_.opened, self._whom(round_), aloud=place < MOST_LINES)
+            told = _Told(
+                round_.opened, self._whom(round_), self._ranks(round_), aloud=place < MOST_LINES
+            )
             self._told[round_.sequence] = told
             if told.aloud:
-                log.warning("%s: %s", self._generation, _text(round_, told.whom, now))
+                text = _text(round_, told.whom, now)
+                extra = self._about(round_.sequence, told.ranks)
+                log.warning("%s: %s", self._generation, text, extra=extra)
         if len(news) > MOST_LINES:
-            log.warning("%s: so have %d more", self._generation, len(news) - MOST_LINES)
+            more = len(news) - MOST_LINES
+            log.warning("%s: so have %d more", self._generation, more, extra=self._about())
 
     def _clear(
         self, late: dict[int, Waiting], now: float, failed: Callable[[int], bool]
@@ -114,7 +121,11 @@ class Lateness:
             told.over = True
             if told.aloud and not failed(sequence):
                 text = f"round {sequence} goes on after {now - told.since:.1f} s"
-                log.info("%s: %s; it had waited for %s", self._generation, text, told.whom)
+                log.info(
+                    "%s: %s; it had waited for %s",
+                    *(self._generation, text, told.whom),
+                    extra=self._about(sequence, told.ranks),
+                )
         past = [sequence for sequence, told in self._told.items() if told.over]
         for sequence in past[: max(0, len(self._told) - MOST_TOLD)]:
             del self._told[sequence]
@@ -127,11 +138,20 @@ class Lateness:
             grace = 0.0 if round_.missing else PEER_GRACE_SECONDS
             if now - round_.opened > timeout + grace:
                 text = _text(round_, self._whom(round_), now)
-                yield sequence, LateError(f"{text}; the {name} is {timeout:g} s")
+                text = f"{text}; the {name} is {timeout:g} s"
+                ranks = self._ranks(round_)
+                yield sequence, LateError(text, round_=sequence, ranks=ranks)
 
     @property
     def _generation(self) -> str:
         return f"generation {self._group.picture.generation[:8]}"
+
+    def _about(
+        self, sequence: int | None = None, ranks: tuple[int, ...] = ()
+    ) -> dict[str, object]:
+        # There are few of them: see MOST_LINES.
+        generation = self._group.picture.generation
+        return about(generation, round_=sequence, ranks=ranks, each_is_news=True)
 
     def _note(self, stalled: Iterable[Stalled]) -> None:
         before, self.stalled = len(self.stalled), list(stalled)
@@ -141,6 +161,13 @@ class Lateness:
         if round_.missing:
             return self._group.describe(round_.missing)
         return "; ".join(map(self._group.picture.describe, self._group.peers))
+
+    def _ranks(self, round_: Waiting) -> tuple[int, ...]:
+        """Those of whom `_whom` speaks."""
+        if round_.missing:
+            return tuple(round_.missing)
+        nodes = self._group.picture.nodes
+        return tuple(rank for peer in self._group.peers for rank in nodes[peer].ranks)
 
 
 def _text(round_: Waiting, whom: str, now: float) -> str:

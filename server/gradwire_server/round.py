@@ -265,7 +265,7 @@ class Round(Generic[P]):
     def contribute(self, rank: int, contribution: Contribution, now: int = 0) -> None:
         """Take a local rank's chunk."""
         if rank in self.contributions:
-            raise ProtocolError(f"{self}: rank {rank} contributed twice")
+            raise ProtocolError(f"{self}: rank {rank} contributed twice", ranks=[rank])
         self._compare(f"rank {rank}", contribution.spec)
         self.begun = self.begun or now
         self.contributions[rank] = contribution

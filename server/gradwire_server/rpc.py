@@ -198,7 +198,7 @@ class Aggregator:
             first = pb.ReduceRequest.FromString(await _read(context))
             await _answer(context)
             found, rank = self._jobs.find_seat(first.seat)
-            found.open(rank, _Stream(context))
+            found.open(rank, _Stream(context, found.subject(rank)))
             # Only now: a second stream with the same seat must not end the first.
             job, life = found, _life(found, rank, context)
             while (data := await context.read()) is not grpc.aio.EOF:
@@ -228,7 +228,7 @@ class Aggregator:
         job, rank = self._jobs.find_seat(first.seat)
         tray, ready = job.tray(rank), asyncio.Event()
         tray.open(ready.set)
-        writer = asyncio.create_task(_empty(tray, ready, context))
+        writer = asyncio.create_task(_empty(tray, ready, context, job.subject(rank)))
         try:
             while (data := await context.read()) is not grpc.aio.EOF:
                 job.send(rank, data)
@@ -291,8 +291,9 @@ class _Stream:
 
     inline = True
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, subject: dict[str, object]) -> None:
         self._context = context
+        self._subject = subject
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._writer = asyncio.create_task(self._pump())
         context.add_done_callback(self._stop)  # type: ignore[arg-type]  # hinted for sync calls
@@ -310,11 +311,13 @@ class _Stream:
             try:
                 await self._context.write(response)
             except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
-                log.info("a rank's stream is gone: %s", error)
+                log.info("a rank's stream is gone: %s", error, extra=self._subject)
                 return
 
 
-async def _empty(tray: Tray, ready: asyncio.Event, context: Context) -> None:
+async def _empty(
+    tray: Tray, ready: asyncio.Event, context: Context, subject: dict[str, object]
+) -> None:
     """Write what is in a tray, as fast as the rank reads it. Runs until cancelled."""
     try:
         while True:
@@ -323,7 +326,7 @@ async def _empty(tray: Tray, ready: asyncio.Event, context: Context) -> None:
             ready.clear()
             await ready.wait()
     except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
-        log.info("a rank's stream of letters is gone: %s", error)
+        log.info("a rank's stream of letters is gone: %s", error, extra=subject)
 
 
 async def _read(context: Context) -> bytes:

@@ -299,7 +299,7 @@ class Departure(_message.Message):
     def __init__(self) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("scope", "kind", "reason")
+    __slots__ = ("scope", "kind", "reason", "round", "ranks")
     class Scope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SCOPE_UNSPECIFIED: _ClassVar[Failure.Scope]
@@ -327,10 +327,14 @@ class Failure(_message.Message):
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     scope: Failure.Scope
     kind: Failure.Kind
     reason: str
-    def __init__(self, scope: _Optional[_Union[Failure.Scope, str]] = ..., kind: _Optional[_Union[Failure.Kind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    round: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, scope: _Optional[_Union[Failure.Scope, str]] = ..., kind: _Optional[_Union[Failure.Kind, str]] = ..., reason: _Optional[str] = ..., round: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("seat",)

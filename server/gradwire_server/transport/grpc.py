@@ -8,6 +8,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from gradwire_server.errors import LostError, ProtocolError
+from gradwire_server.logs import about
 from gradwire_server.transport.dialling import Dialler
 from gradwire_server.transport.greeting import Greeting
 from gradwire_server.transport.link import Link
@@ -149,7 +150,8 @@ class GrpcTransport:
             async with asyncio.timeout(GOODBYE_SECONDS):
                 await asyncio.gather(*(link.part() for link in self._links.values()))
         except TimeoutError:
-            log.info("a peer did not take its goodbye")
+            extra = about(self._group.picture.generation)
+            log.info("a peer did not take its goodbye", extra=extra)
         await self.abandon()
 
     async def abandon(self) -> None:
@@ -260,7 +262,7 @@ class GrpcTransport:
             f"node {peer} at {address}",
             self._chunk_bytes,
             self._receiver,
-            Watch(peer, self._precedence),
+            Watch(peer, self._precedence, self._group.picture.generation),
             self._precedence,
             self._limits,
             self._most_untold,

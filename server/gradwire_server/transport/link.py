@@ -73,13 +73,14 @@ class Link:
         self.settlement = Told()
         self.lost = ""
         """Why it is."""
+        self.subject = watch.subject
         self._peer = peer
         self._receiver = receiver
         self._watch = watch
         self._standing = standing
         self._limits = limits
         self._most_untold = most_untold
-        self._guard = Guard(self, place, limits)
+        self._guard = Guard(self, place, limits, watch.subject)
         self._guarding: asyncio.Task[None] | None = None
         self._lanes: dict[int, Lane] = {}
         self._claimed = {0}

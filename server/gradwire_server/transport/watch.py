@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from gradwire_server.logs import about
 from gradwire_server.transport.measure import Bandwidth, Rate
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ class Status(NamedTuple):
 class Watch:
     """Told of every frame of a link."""
 
-    def __init__(self, peer: int, standing: Standing) -> None:
+    def __init__(self, peer: int, standing: Standing, generation: str = "") -> None:
+        self.subject = about(generation, node=peer)
+        """Of what lines about the link are."""
         self.sent_bytes = 0
         self.received_bytes = 0
         self.frames = 0
@@ -98,4 +101,7 @@ class Watch:
         now = time.monotonic()
         if now >= self._silent_until:
             self._silent_until = now + QUIET_SECONDS
-            log.warning("from node %d: %s; it is asked for again", self._peer, text)
+            extra = self.subject
+            log.warning(
+                "from node %d: %s; it is asked for again", self._peer, text, extra=extra
+            )
