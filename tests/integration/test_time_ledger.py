@@ -65,8 +65,9 @@ def test_stages_add_up_to_the_time_of_rounds(
     assert min(seconds.values()) >= 0
     assert sum(seconds.values()) == pytest.approx(whole, rel=0.02)
     if elements == 1000:
-        # One chunk at a time: its time is the caller's, but for his own steps.
-        assert 0.2 * passed < whole <= passed
+        # One chunk at a time: its time is the caller's, but for what he does between, and for
+        # others who hand in before him.
+        assert 0.2 * passed < whole < 2 * passed
     if len(nodes.addresses) == 1:
         assert seconds["wire"] == seconds["wait_peers"] == 0
 
