@@ -85,6 +85,7 @@ def first() -> Iterator[Cluster]:
         yield nodes
 
 
+@pytest.mark.case("E15")
 @pytest.mark.case("R16")
 @pytest.mark.parametrize("what", ["address", "socket", "metrics"])
 def test_two_daemons_can_not_share(first: Cluster, what: str, tmp_path: Path) -> None:
@@ -107,6 +108,7 @@ def test_two_daemons_can_not_share(first: Cluster, what: str, tmp_path: Path) ->
     assert query.describe(first.addresses[0]).node_id == taken.node_id
 
 
+@pytest.mark.case("E15")
 @pytest.mark.case("R22")
 def test_a_daemon_is_back_on_its_addresses_at_once_five_times(tmp_path: Path) -> None:
     path = tmp_path / "gradwire.sock"

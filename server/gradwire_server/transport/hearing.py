@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from gradwire_server.transport.pulse import Pulse
     from gradwire_server.transport.settled import Told
 
+MEASURED_BYTES = 128 << 10
+"""Shares of so much show how fast the link is; smaller ones only how long the way is."""
+
 MOST_PINGS = 64
 """A peer that asks more often would only fill the memory with answers."""
 
@@ -88,7 +91,7 @@ class Hearing:
             self._hear_settled(*heard.settled)
         now = time.monotonic()
         for part in self._assembler.take(heard, now):
-            if part.came_at == now and part.size >= BULK_BYTES:
+            if part.came_at == now and part.size >= MEASURED_BYTES:
                 # Others of them have waited for one that was sent before.
                 self._speaker.measure(part)
             self._receiver.receive(self._peer, part)

@@ -40,7 +40,8 @@ class Rate:
 
     def read(self, now: float) -> float:
         """In any thread."""
-        total = self._past * self._decay(now) + self._fresh
+        fresh = self._fresh * min(1.0, self._decay(now - STEP_SECONDS))
+        total = self._past * self._decay(now) + fresh
         age = max(now - self._begun, LEAST_SECONDS)
         return total / (LATELY_SECONDS * -math.expm1(-age / LATELY_SECONDS))
 
