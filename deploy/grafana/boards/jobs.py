@@ -78,7 +78,9 @@ _LEDGER = (
         "percentunit",
         (
             Query(
-                f"{rate('gradwire_step_seconds_total', 'stage')} / ignoring (stage) group_left ()"
+                # Without the empty list, what follows would be taken for labels.
+                f"{rate('gradwire_step_seconds_total', 'stage')}"
+                " / ignoring (stage) group_left ()"
                 f" ({rate('gradwire_ledger_seconds_total', '')} > 0)",
                 "{{stage}}",
             ),
