@@ -135,8 +135,20 @@ def test_a_dashboard_asks_the_source_that_is_set_up(uid: str) -> None:
     assert all(one == {"type": source["type"], "uid": source["uid"]} for one in named)
 
 
+def grafana() -> dict[str, Any]:
+    """The service of that name."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    service: dict[str, Any] = services["grafana"]
+    return service
+
+
+def test_the_layout_is_checked_against_the_grafana_that_is_started() -> None:
+    versions = re.findall(r"@grafana/schema@([\d.]+)", (ROOT / ".ci" / "check").read_text())
+    assert [f"grafana/grafana:{version}" for version in versions] == [grafana()["image"]]
+
+
 def test_grafana_opens_on_a_dashboard_that_is_there() -> None:
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["grafana"]
+    compose = grafana()
     home = Path(compose["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     mounts = dict(volume.split(":")[1::-1] for volume in compose["volumes"][:2])
     assert (ROOT / mounts[str(home.parent)] / home.name).is_file()
