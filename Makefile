@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test conformance check proto bench convergence drill cost soak cases metrics dist clean
+.PHONY: help setup demo test conformance check proto dashboards bench convergence drill cost soak cases metrics dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -44,11 +44,14 @@ test: $(READY)  ## run the tests (ARGS=tests/unit for some of them)
 conformance: $(READY)  ## torch's own distributed tests, on grpc and on gloo
 	$(VENV)/bin/python tests/conformance/run.py $(ARGS)
 
-check: $(READY)  ## style, types, generated code, proto rules, compose file
+check: $(READY)  ## style, types, generated code, proto rules, alert rules, layout of dashboards, compose file
 	.ci/check
 
 proto: $(READY)  ## rebuild the generated code from the .proto files
 	$(VENV)/bin/python proto/generate.py
+
+dashboards: $(READY)  ## rebuild Grafana's dashboards from the code in deploy/grafana
+	$(VENV)/bin/python deploy/grafana/write_dashboards.py
 
 bench: $(READY)  ## measure everything, and write tests/bench/RESULTS.md
 	$(VENV)/bin/python tests/bench/suite.py $(ARGS)

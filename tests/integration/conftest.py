@@ -6,16 +6,24 @@ for DDP, which allows one rank a process.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import runpy
+import shutil
+import socket
+import subprocess
 import threading
 import time
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import ProxyHandler, build_opener
 
 import pytest
 import torch
@@ -26,11 +34,13 @@ from gradwire_ops.cluster import Cluster, cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
     InThreads = Callable[..., list[Any]]
     InProcesses = Callable[..., list[Any]]
+    Scraping = Callable[[list[str]], AbstractContextManager[Callable[[str], list[Any]]]]
 
 NODES = 4
 CREW = 4
@@ -73,6 +83,56 @@ def _seats(addresses: Sequence[str], layout: Sequence[int]) -> list[str]:
     """The daemon of each rank; layout has the number of ranks of each node."""
     nodes = zip(addresses, layout, strict=False)
     return [address for address, ranks in nodes for _ in range(ranks)]
+
+
+# -- a Prometheus
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Scraping:
+    """prometheus(targets): a real server that scrapes them; see scraping."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("prometheus is not installed")
+    return partial(scraping, tmp_path)
+
+
+@contextmanager
+def scraping(folder: Path, targets: list[str]) -> Iterator[Callable[[str], list[Any]]]:
+    """A server that scrapes these every second. Ask it by calling: what an expression gives
+    now, in the words of its API; nothing while the server starts.
+    """
+    config = folder / "prometheus.yml"
+    # JSON is YAML.
+    scrape = {"job_name": "gradwire", "static_configs": [{"targets": targets}]}
+    config.write_text(
+        json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]})
+    )
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    options = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
+    with (folder / "prometheus.log").open("w") as log:
+        server = subprocess.Popen(
+            ["prometheus", f"--web.listen-address={address}", *options], stdout=log, stderr=log
+        )
+        try:
+            yield partial(_answer, address)
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+def _answer(address: str, expression: str) -> list[Any]:
+    try:
+        with build_opener(ProxyHandler({})).open(
+            f"http://{address}/api/v1/query?query={quote(expression)}", timeout=5
+        ) as page:
+            answer: list[Any] = json.load(page)["data"]["result"]
+    except HTTPError:
+        raise  # an URLError as well, but one that says that the question was wrong
+    except URLError:
+        return []
+    return answer
 
 
 # -- ranks as threads

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING
-from urllib.error import URLError
-from urllib.parse import quote
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
@@ -23,8 +19,11 @@ from gradwire_ops import query
 from gradwire_ops.cluster import Cluster, cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    Server = Callable[[str], list[Any]]
+    Scraping = Callable[[list[str]], AbstractContextManager[Server]]
 
 SCRAPED_SECONDS = 20.0
 
@@ -55,43 +54,12 @@ def job(nodes: Cluster) -> Iterator[list[gradwire.Session]]:
         yield sessions
 
 
-@contextmanager
-def prometheus(folder: Path, targets: list[str]) -> Iterator[str]:
-    """A server that scrapes these; its address."""
-    config = folder / "prometheus.yml"
-    # JSON is YAML.
-    scrape = {"job_name": "gradwire", "static_configs": [{"targets": targets}]}
-    config.write_text(
-        json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]})
-    )
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    options = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
-    with (folder / "prometheus.log").open("w") as log:
-        server = subprocess.Popen(
-            ["prometheus", f"--web.listen-address={address}", *options], stdout=log, stderr=log
-        )
-        try:
-            yield address
-        finally:
-            server.terminate()
-            server.wait(10)
-
-
-def ask(server: str, expression: str) -> dict[str, float]:
+def ask(server: Server, expression: str) -> dict[str, float]:
     """The values of an expression, by instance; none while the server starts."""
-    try:
-        with without_proxy(
-            f"http://{server}/api/v1/query?query={quote(expression)}", timeout=5
-        ) as page:
-            result = json.load(page)["data"]["result"]
-    except URLError:
-        return {}
-    return {one["metric"]["instance"]: float(one["value"][1]) for one in result}
+    return {one["metric"]["instance"]: float(one["value"][1]) for one in server(expression)}
 
 
-def await_values(server: str, expression: str, instances: list[str]) -> list[float]:
+def await_values(server: Server, expression: str, instances: list[str]) -> list[float]:
     """One value for each instance, as soon as all have one above zero."""
     end = time.monotonic() + SCRAPED_SECONDS
     while True:
@@ -102,11 +70,10 @@ def await_values(server: str, expression: str, instances: list[str]) -> list[flo
         time.sleep(0.1)
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
-def test_a_real_prometheus_sees_the_job(nodes: Cluster, tmp_path: Path) -> None:
+def test_a_real_prometheus_sees_the_job(nodes: Cluster, prometheus: Scraping) -> None:
     status = [query.status(address) for address in nodes.addresses]
     pages = [one.metrics for one in status]
-    with job(nodes), prometheus(tmp_path, pages) as server:
+    with job(nodes), prometheus(pages) as server:
         rounds = await_values(server, "sum by (instance) (gradwire_rounds_total)", pages)
         assert rounds[0] == rounds[1] >= 5
         assert await_values(server, "gradwire_ranks_joined", pages) == [2, 1]
