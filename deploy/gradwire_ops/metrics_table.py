@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from gradwire_proto.stages import MEANINGS, STAGES
 from gradwire_server.metrics import Metrics
 from gradwire_server.series import Series
 
@@ -28,6 +29,16 @@ all series have the label `worker`, too. `process_*` and `python_gc_*` are the p
 
 | metric | type | meaning |
 |---|---|---|
+"""
+
+STAGES_HEAD = """
+## Stages
+
+A round, one chunk of a collective, is in one stage at every moment from its first local part to
+its first local result; so stages add up. Rounds run side by side: a second of four is four seconds.
+
+| stage | in it |
+|---|---|
 """
 
 
@@ -61,9 +72,11 @@ def _read(declared: object) -> Iterator[Row]:
 
 def page() -> str:
     """All of it."""
-    return HEAD + "".join(
+    metrics = "".join(
         f"| `{row.name}{_braced(row.labels)}` | {row.type} | {row.text} |\n" for row in rows()
     )
+    stages = "".join(f"| `{stage}` | {MEANINGS[stage]} |\n" for stage in STAGES)
+    return HEAD + metrics + STAGES_HEAD + stages
 
 
 def _braced(labels: tuple[str, ...]) -> str:

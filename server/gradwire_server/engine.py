@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from gradwire_proto.v1 import aggregator_pb2
 from gradwire_server.accounts import Accounts
-from gradwire_server.errors import (
-    LostError,
-    ReductionError,
-    from_failure,
-)
+from gradwire_server.errors import LostError, ReductionError, from_failure
 from gradwire_server.execution import Arrived, Execution, Workplace
 from gradwire_server.feedback import Feedback
 from gradwire_server.headway import Headway
@@ -121,12 +117,6 @@ class Engine:
     def running(self) -> int:
         """Rounds that are carried out and have no result."""
         return len(self._running)
-
-    def count(self) -> None:
-        """Bring the metrics up to date. In any thread."""
-        if self._chain is not None:
-            self._chain.count(self._metrics)
-        self.accounts.count()
 
     # -- from the local ranks
 

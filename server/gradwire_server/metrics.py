@@ -247,13 +247,13 @@ class Metrics:
             " another size, or nothing used it.",
             registry=registry,
         )
-        spent = Counter(
+        self.step_seconds = Counter(
             "gradwire_step_seconds_total",
-            "Where the time of rounds went, by stage; see the stages' table.",
+            "Where the time of rounds went, by stage: see below.",
             ["stage"],
             registry=registry,
         )
-        self.stage_seconds = {stage: spent.labels(stage=stage) for stage in STAGES}
+        self.stage_seconds = {each: self.step_seconds.labels(stage=each) for each in STAGES}
         self.ledger_seconds = Counter(
             "gradwire_ledger_seconds_total",
             "Time of rounds, from the first local part to the first local result: what the"

@@ -24,7 +24,7 @@ class Outlook:
         self._chain = chain
         self._terms = terms
         self._metrics = metrics
-        metrics.before_scrape.add(engine.count)
+        metrics.before_scrape.add(self._count)
         metrics.ranks.add(self, self._ranks)
         metrics.flight.add(self, self._flight)
         metrics.payloads.add(self, self._payloads)
@@ -32,11 +32,17 @@ class Outlook:
 
     def close(self) -> None:
         """Count for the last time; what is in the arena is not looked at any more."""
-        self._metrics.before_scrape.discard(self._engine.count)
+        self._metrics.before_scrape.discard(self._count)
         self._metrics.ranks.drop(self)
         self._metrics.flight.drop(self)
         self._metrics.payloads.drop(self)
         self._metrics.codecs.drop(self)
+
+    def _count(self) -> None:
+        """Bring up to date what is counted elsewhere."""
+        if self._chain is not None:
+            self._chain.count(self._metrics)
+        self._engine.accounts.count()
 
     def _ranks(self) -> list[tuple[str, RankFigures]]:
         straggling = self._engine.straggling

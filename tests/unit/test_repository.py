@@ -37,11 +37,14 @@ METRICS = {
     "gradwire_link_queued_bytes",
     "gradwire_link_reopened",
     "gradwire_link_round_trip_seconds",
+    "gradwire_ledger_seconds",
     "gradwire_link_up",
     "gradwire_local_bytes",
     "gradwire_peer_bytes",
     "gradwire_peer_payload_bytes",
+    "gradwire_rank_communicating_seconds",
     "gradwire_rank_last_arrivals",
+    "gradwire_rank_steps",
     "gradwire_rank_straggling",
     "gradwire_ranks_joined",
     "gradwire_ranks_missing",
@@ -50,6 +53,7 @@ METRICS = {
     "gradwire_round_seconds",
     "gradwire_rounds",
     "gradwire_stalled_rounds",
+    "gradwire_step_seconds",
 }
 
 
