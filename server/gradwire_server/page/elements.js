@@ -36,7 +36,8 @@ function follow(parent, items, keyOf, build, update) {
   }
   for (const [key, node] of before) if (!kept.has(key)) node.remove();
   [...kept.values()].forEach((node, place) => {
-    if (parent.children[place] !== node) parent.insertBefore(node, parent.children[place] || null);
+    if (parent.children[place] !== node)
+      parent.insertBefore(node, parent.children[place] || null);
   });
   parent.kept = kept;
 }

@@ -53,17 +53,22 @@ function troubles(job, slow) {
   if (job.failure) said.push(["bad", `It has failed: ${job.failure}`]);
   const missing = job.ranks.filter((rank) => !rank.joined).map((rank) => rank.rank);
   const verb = missing.length === 1 ? "is" : "are";
-  if (missing.length) said.push(["bad", `${listed("Rank", missing)} of this node ${verb} missing.`]);
+  if (missing.length)
+    said.push(["bad", `${listed("Rank", missing)} of this node ${verb} missing.`]);
   for (const link of job.links) {
     const state = linkState(link, slow.has(link.node));
     const silent = span(link.silent_seconds);
     if (state === "down") said.push(["bad", `The link to node ${link.node} is down.`]);
-    if (state === "silent") said.push(["bad", `Node ${link.node} has been silent for ${silent}.`]);
+    if (state === "silent")
+      said.push(["bad", `Node ${link.node} has been silent for ${silent}.`]);
   }
   for (const each of job.stalled) said.push(["bad", stalledWords(each)]);
   for (const rank of job.ranks.filter((each) => rankState(each) === "straggling")) {
     const part = percent(rank.straggling);
-    said.push(["late", `Rank ${rank.rank} holds the others up: they wait for it ${part} of the time.`]);
+    said.push([
+      "late",
+      `Rank ${rank.rank} holds the others up: they wait for it ${part} of the time.`,
+    ]);
   }
   for (const link of job.links.filter((each) => slow.has(each.node) && each.connected)) {
     const reached = known(link.bandwidth, (number) => `, it reaches ${rate(number)}`) || "";
@@ -168,7 +173,10 @@ class JobCard {
     };
     const keyed = said.map((each, place) => [place, each]);
     follow(
-      this.part.troubles, keyed, ([place]) => place, () => make("li"),
+      this.part.troubles,
+      keyed,
+      ([place]) => place,
+      () => make("li"),
       (node, [, each]) => update(node, each),
     );
     this.part.troubles.hidden = said.length === 0;
@@ -183,7 +191,7 @@ class JobCard {
       ["step time", trained.length ? time(mean("step_seconds")) : null],
       ["communication", trained.length ? percent(mean("communication")) : null],
       ["rounds done", count(job.rounds_done)],
-      ["rounds a second", known(pace, figure)],
+      ["rounds/s", known(pace, figure)],
       ["open", count(job.rounds_open)],
       ["failed", known(job.rounds_failed, count)],
       ["sending", known(sum("sent_rate"), rate)],
@@ -196,24 +204,38 @@ class JobCard {
     this.part.stages.hidden = !lately;
     if (!lately) return;
     const { bar, legend, since, most } = this.part;
-    follow(bar, lately.parts, ({ stage }) => stage,
+    follow(
+      bar,
+      lately.parts,
+      ({ stage }) => stage,
       ({ stage }) => make("span", { class: `stage ${stage}` }),
       (node, { stage, part }) => {
         node.style.flexGrow = part.toFixed(4);
         node.title = `${stageName(stage)}: ${percent(part)}`;
-      });
+      },
+    );
     const said = lately.parts.map(({ stage, part }) => `${stageName(stage)} ${percent(part)}`);
     mark(bar, "aria-label", said.join(", "));
-    follow(legend, lately.parts, ({ stage }) => stage,
-      ({ stage }) => make("li", { "data-stage": stage, title: STAGES[stage] },
-        make("span", { class: `swatch ${stage}`, "aria-hidden": "true" }),
-        make("span", { class: "stage-name" }, stageName(stage)), make("span", { class: "number" })),
+    follow(
+      legend,
+      lately.parts,
+      ({ stage }) => stage,
+      ({ stage }) =>
+        make(
+          "li",
+          { "data-stage": stage, title: STAGES[stage] },
+          make("span", { class: `swatch ${stage}`, "aria-hidden": "true" }),
+          make("span", { class: "stage-name" }, stageName(stage)),
+          make("span", { class: "number" }),
+        ),
       (node, { part }) => {
         put(node.lastChild, percent(part));
         mark(node, "class", part < 0.005 ? "none" : "");
-      });
+      },
+    );
     put(most, summary(lately));
-    const when = lately.since > 0 ? `in the last ${Math.round(lately.since)} s` : "since the job began";
+    const when =
+      lately.since > 0 ? `in the last ${Math.round(lately.since)} s` : "since the job began";
     put(since, lately.each > 0 ? `${when}; a round takes ${time(lately.each)}` : when);
   }
 
@@ -223,30 +245,65 @@ class JobCard {
       ["rank", (rank) => String(rank.rank)],
       ["state", (rank) => RANK_WORDS[rankState(rank)]],
       ["step", (rank) => known(rank.step_seconds, time) || DASH, trained],
-      ["in comm.", (rank) => (rank.step_seconds > 0 ? percent(rank.communication) : DASH), trained],
+      [
+        "in comm.",
+        (rank) => (rank.step_seconds > 0 ? percent(rank.communication) : DASH),
+        trained,
+      ],
       ["waited for", (rank) => percent(rank.straggling)],
-      ["came last", (rank) => count(rank.last_arrivals), ranks.some((rank) => rank.last_arrivals)],
+      [
+        "came last",
+        (rank) => count(rank.last_arrivals),
+        ranks.some((rank) => rank.last_arrivals),
+      ],
       ["process", (rank) => (rank.pid ? `${rank.host}, ${rank.pid}` : DASH)],
     ].filter(([, , there]) => there !== false && there !== 0);
-    follow(this.part.columns, columns, ([name]) => name,
-      ([name]) => make("th", { scope: "col", "data-column": name }, name), () => {});
-    follow(this.part.ranks, ranks, (rank) => rank.rank, () => make("tr"), (row, rank) => {
-      mark(row, "class", rankState(rank));
-      mark(row, "data-rank", rank.rank);
-      follow(row, columns, ([name]) => name,
-        ([name]) => make("td", { "data-column": name }),
-        (cell, [, words]) => put(cell, words(rank)));
-    });
+    follow(
+      this.part.columns,
+      columns,
+      ([name]) => name,
+      ([name]) => make("th", { scope: "col", "data-column": name }, name),
+      () => {},
+    );
+    follow(
+      this.part.ranks,
+      ranks,
+      (rank) => rank.rank,
+      () => make("tr"),
+      (row, rank) => {
+        mark(row, "class", rankState(rank));
+        mark(row, "data-rank", rank.rank);
+        follow(
+          row,
+          columns,
+          ([name]) => name,
+          ([name]) => make("td", { "data-column": name }),
+          (cell, [, words]) => put(cell, words(rank)),
+        );
+      },
+    );
   }
 
   showLinks(job, slow) {
     this.part.linked.hidden = job.links.length === 0;
-    follow(this.part.links, job.links, (link) => link.node, (link) => {
-      const name = make("strong");
-      const state = make("span", { class: "link-state" });
-      const head = make("p", {}, name, " ", state);
-      return make("li", { "data-node": link.node }, head, make("p", { class: "quiet" }), make("dl"));
-    }, (node, link) => this.showLink(node, link, linkState(link, slow.has(link.node)), job));
+    follow(
+      this.part.links,
+      job.links,
+      (link) => link.node,
+      (link) => {
+        const name = make("strong");
+        const state = make("span", { class: "link-state" });
+        const head = make("p", {}, name, " ", state);
+        return make(
+          "li",
+          { "data-node": link.node },
+          head,
+          make("p", { class: "quiet" }),
+          make("dl"),
+        );
+      },
+      (node, link) => this.showLink(node, link, linkState(link, slow.has(link.node)), job),
+    );
   }
 
   showLink(node, link, state, job) {

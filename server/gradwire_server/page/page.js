@@ -24,7 +24,13 @@ function show(at, status) {
   }
   const shown = [...jobs.values()].sort((one, other) => other.seen - one.seen);
   // First they must be in the document: a picture is as wide as its place.
-  follow(byId("jobs"), shown, ({ job }) => job.generation, ({ card }) => card.node, () => {});
+  follow(
+    byId("jobs"),
+    shown,
+    ({ job }) => job.generation,
+    ({ card }) => card.node,
+    () => {},
+  );
   for (const each of shown) showJob(at, each, status.events);
   byId("idle").hidden = shown.length > 0;
   showEvents(status.events);
@@ -38,20 +44,30 @@ function showJob(at, { card, job, seen }, events) {
   const errors = events.filter(
     (event) => event.generation === job.generation && event.level === "error",
   );
-  card.end((at - seen) / 1000, job.failure || (errors.length && errors[errors.length - 1].text));
+  card.end(
+    (at - seen) / 1000,
+    job.failure || (errors.length && errors[errors.length - 1].text),
+  );
 }
 
 function showEvents(events) {
   const latest = events.slice(-MOST_EVENTS).reverse();
   byId("news").hidden = latest.length === 0;
   const keyOf = (event) => `${event.time} ${event.text}`;
-  follow(byId("events"), latest, keyOf, (event) => {
-    const when = make("time", { datetime: new Date(event.time * 1000).toISOString() });
-    when.textContent = clock(event.time * 1000);
-    const level = make("span", { class: "level" }, event.level);
-    const job = event.generation ? ` (job ${shorten(event.generation, 9)})` : "";
-    return make("li", { class: "" }, when, level, make("span", {}, `${event.text}${job}`));
-  }, (node, event) => mark(node, "class", ["warning", "error"].includes(event.level) ? event.level : "info"));
+  follow(
+    byId("events"),
+    latest,
+    keyOf,
+    (event) => {
+      const when = make("time", { datetime: new Date(event.time * 1000).toISOString() });
+      when.textContent = clock(event.time * 1000);
+      const level = make("span", { class: "level" }, event.level);
+      const job = event.generation ? ` (job ${shorten(event.generation, 9)})` : "";
+      return make("li", { class: "" }, when, level, make("span", {}, `${event.text}${job}`));
+    },
+    (node, event) =>
+      mark(node, "class", ["warning", "error"].includes(event.level) ? event.level : "info"),
+  );
 }
 
 function say(alive, at) {

@@ -1,7 +1,7 @@
 // The nodes in a circle, with their ranks, and this node's links to all others.
 
 const MOST_CARDS = 8; // of more nodes, only numbers
-const MOST_LABELS = 6;
+const MOST_LABELS = 4; // of more, the list below says it
 const DOTS_A_ROW = 8;
 const MOST_DOTS = 32;
 const STRAGGLES = 0.25; // others wait for it for this part of the time
@@ -208,17 +208,12 @@ class Layout {
         x2: to.x + aside * shift,
         y2: to.y - along * shift,
       });
-    // In the middle of what is seen of it, between the two cards.
-    const half = Math.min(
-      0.5,
-      this.high / 2 / Math.max(1, Math.abs(to.y - from.y)),
-      this.card / 2 / Math.max(1, Math.abs(to.x - from.x)),
-    );
-    const part = this.count > 4 ? 0.5 + half / 3 : 0.5;
-    const [x, y] = [from.x + (to.x - from.x) * part, from.y + (to.y - from.y) * part];
-    const rows = [-12, 20, 35, 50].map((dy) => draw("text", { x, y: y + dy }));
+    const [x, y] = [(from.x + to.x) / 2, (from.y + to.y) / 2];
+    // Above and below a level line; on others one beneath the other, and the line is interrupted.
+    const heights = this.count > 2 ? [-10, 5, 20, 35] : [-12, 20, 35, 50];
+    const rows = heights.map((dy) => draw("text", { x, y: y + dy }));
     const label = draw("g", {}, ...(this.count > MOST_LABELS ? [] : rows));
-    return { line: line(0), out: line(5), in: line(-5), label };
+    return { line: line(0), out: line(4), in: line(-4), label };
   }
 }
 

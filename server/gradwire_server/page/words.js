@@ -56,7 +56,8 @@ function span(seconds) {
 const clock = (milliseconds) =>
   new Date(milliseconds).toLocaleTimeString("en-GB", { hour12: false });
 
-const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
+const shorten = (text, most) =>
+  text.length > most ? `${text.slice(0, most - 1)}\u2026` : text;
 
 // "rank 1", "ranks 1, 2 and 3".
 function listed(noun, numbers) {
