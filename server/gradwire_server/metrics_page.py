@@ -1,4 +1,4 @@
-"""The metrics page: this process's metrics, those of its workers beside them, and its status."""
+"""The metrics page: this process's metrics and status, and its workers' metrics."""
 
 from __future__ import annotations
 

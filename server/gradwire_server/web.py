@@ -43,7 +43,7 @@ def asking(
     loop: asyncio.AbstractEventLoop,
     status: Callable[[], Coroutine[Any, Any, pb.StatusResponse]],
 ) -> Ask:
-    """The answer of a coroutine of this loop, for other threads: the page's are not the loop."""
+    """What a coroutine of this loop answers, for the threads that serve visitors."""
 
     def ask() -> pb.StatusResponse:
         if loop.is_closed():

@@ -85,7 +85,8 @@ function stalledWords(round) {
 function summary(lately) {
   if (!lately) return "";
   const most = lately.parts.reduce((one, other) => (other.part > one.part ? other : one));
-  return `Most of the time, ${percent(most.part)}, is \u201c${stageName(most.stage)}\u201d: ${STAGES[most.stage]}.`;
+  const name = `\u201c${stageName(most.stage)}\u201d`;
+  return `Most of the time, ${percent(most.part)}, is ${name}: ${STAGES[most.stage]}.`;
 }
 
 class JobCard {

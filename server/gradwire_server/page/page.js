@@ -76,8 +76,9 @@ function say(alive, at) {
   byId("banner").hidden = alive;
   mark(byId("shown"), "class", alive ? "" : "stale");
   if (alive) return;
+  const silent = `${clock(answered)}, for ${span((at - answered) / 1000)}`;
   const since = answered
-    ? `The daemon has not answered since ${clock(answered)}, for ${span((at - answered) / 1000)}. What is below is from then.`
+    ? `The daemon has not answered since ${silent}. What is below is from then.`
     : "The daemon does not answer.";
   put(byId("banner"), since);
 }

@@ -209,7 +209,7 @@ class Layout {
         y2: to.y - along * shift,
       });
     const [x, y] = [(from.x + to.x) / 2, (from.y + to.y) / 2];
-    // Above and below a level line; on others one beneath the other, and the line is interrupted.
+    // Above and below a level line; on others beneath one another, upon it.
     const heights = this.count > 2 ? [-10, 5, 20, 35] : [-12, 20, 35, 50];
     const rows = heights.map((dy) => draw("text", { x, y: y + dy }));
     const label = draw("g", {}, ...(this.count > MOST_LABELS ? [] : rows));
