@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test conformance check proto bench convergence drill cost soak cases dist clean
+.PHONY: help setup demo test conformance check proto bench convergence drill cost soak cases metrics dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -67,6 +67,9 @@ soak: $(READY)  ## rounds, joins and killed ranks by the thousand: does anything
 
 cases: $(READY)  ## which numbered cases carry a test, and which do not
 	$(VENV)/bin/python tests/cases.py
+
+metrics: $(READY)  ## write deploy/METRICS.md, the table of all metrics
+	$(VENV)/bin/python -m gradwire_ops.metrics_table
 
 dist: $(READY)  ## build wheel and sdist into dist/
 	rm -rf dist

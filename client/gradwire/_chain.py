@@ -17,18 +17,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from ctypes import memmove, memset
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire._errors import LostError
-from gradwire._plan import Plan, Plans, essence
+from gradwire._plan import Plans, essence
 from gradwire._salvage import salvage
 from gradwire._shared_memory import from_now
-from gradwire_proto.arithmetic import blocks
-from gradwire_proto.chunks import overlap
-from gradwire_proto.nonfinite import NOBODY, Finding, first_nonfinite
+from gradwire._summing import Summing, Work
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import tensor_pb2
 
@@ -44,22 +40,6 @@ if TYPE_CHECKING:
     from gradwire_proto.control import Ticket
 
 
-@dataclass(slots=True, eq=False)
-class _Work:
-    """A collective on its way along the chain."""
-
-    collective: Collective
-    sequence: int
-    plan: Plan
-    address: int
-    """Of its elements; the collective keeps them there."""
-    target: int
-    """Where the result's first element would go: what is taken goes as far behind it."""
-    added: int = 0
-    failed: bool = False
-    disagreed: bool = False
-
-
 class _Failed(Enum):
     """A ticket is to be passed over."""
 
@@ -68,7 +48,7 @@ class _Failed(Enum):
 
 _FAILED = _Failed.FAILED
 
-_Passed: TypeAlias = "tuple[_Work | None, int, int]"
+_Passed: TypeAlias = "tuple[Work | None, int, int]"
 """A ticket that has passed this rank and whose result is to be read: the work, None where it
 had failed; the chunk; and the time, in nanoseconds."""
 
@@ -92,16 +72,18 @@ class Chain:
         self.daemon = doorbell.daemon
         self._arena = arena
         self._control = arena.control
+        self._diary = arena.control.diary
         self._doorbell = doorbell
         self._alone = alone
         self._rank = arena.local_rank
         self._number = ranks[self._rank] if ranks else self._rank
         self._last = arena.layout.ranks - 1
-        self._finishing = alone and self._rank == self._last
+        self._summing = Summing(arena, self._number, self._tell_weightless, alone=alone)
         self._slots = arena.layout.slots
         self._plans = Plans(arena.layout, world_size, alone=alone)
-        self._queue: deque[_Work] = deque()
+        self._queue: deque[Work] = deque()
         self._passed: deque[_Passed] = deque()
+        self._handed_in = 0
         self._added = 0
         self._taken = 0
         """Tickets that all ranks had read when this one last looked."""
@@ -117,17 +99,23 @@ class Chain:
         plan, address = self._plans.of(order.described), order.flat.data_ptr()
         row, first = order.target
         target = row.data_ptr() - first * row.itemsize
-        work = _Work(collective, sequence, plan, address, target, collective.taken)
+        now = time.monotonic_ns()
+        work = Work(collective, sequence, plan, address, target, now, collective.taken)
         self._queue.append(work)
         if order.described.spec.first_step:
             self._control.of_first_step(self._rank, sequence + 1)
-        self._control.submitted(self._rank, sequence + 1, time.monotonic_ns())
+        step = order.origin.step if order.origin is not None else 0
+        self._diary.hand_in(self._rank, sequence + 1, now, step)
+        self._control.submitted(self._rank, sequence + 1)
+        self._handed_in = sequence + 1
         if sequence >= self._control.limit:
             self._ring(pb.Ring(beyond=sequence))
 
     def skip(self, sequence: int) -> None:
         """See Carrier."""
-        self._control.submitted(self._rank, sequence + 1, time.monotonic_ns())
+        self._diary.hand_in(self._rank, sequence + 1, time.monotonic_ns())
+        self._control.submitted(self._rank, sequence + 1)
+        self._handed_in = sequence + 1
 
     def advance(self) -> Collective | bool:
         """See Carrier."""
@@ -157,6 +145,7 @@ class Chain:
 
     def begin_at(self, sequence: int) -> None:
         """See Carrier."""
+        self._handed_in = sequence
         self._control.submitted(self._rank, sequence)
         self._control.brought(self._rank, sequence)
         self._control.resolved(self._rank, sequence, 0)
@@ -185,6 +174,8 @@ class Chain:
     def resolved(self, collectives: int, size: int) -> None:
         """See Carrier."""
         self._control.resolved(self._rank, collectives, size)
+        if collectives == self._handed_in:
+            self._diary.rest(self._rank, time.monotonic_ns())
 
     def receive(self) -> pb.ReduceResponse:
         """See Carrier. Only failures come."""
@@ -212,25 +203,29 @@ class Chain:
             self._control.spoil(number)
             self._pass_on(None, 0)
             return True
-        chunk = work.added
+        chunk, begun = work.added, time.monotonic_ns()
         if work.plan.gathers:
-            self._bring(number, work, chunk)
+            self._summing.bring(number, work, chunk)
         else:
-            self._put(number, work, chunk)
+            self._summing.put(number, work, chunk)
+        ended = time.monotonic_ns()
+        self._diary.add(number, self._rank, work.handed_in, begun, ended)
         work.added = chunk + 1
         if work.added == work.plan.chunks:
             self._queue.popleft()
             self._control.brought(self._rank, work.sequence + 1)
-        self._pass_on(work, chunk)
+        self._pass_on(work, chunk, ended)
         return True
 
-    def _open(self, number: int) -> _Work | None:
+    def _open(self, number: int) -> Work | None:
         """What the first rank begins, once there is a free slot."""
         if not self._queue or not self._is_free(number):
             return None
         work = self._queue[0]
         written = work.collective.order.described.written
         self._control.open(number, work.sequence, work.added, written)
+        now = time.monotonic_ns()
+        self._diary.open(number, work.sequence, now if work.added else work.handed_in, now)
         return work
 
     def _is_free(self, number: int) -> bool:
@@ -243,7 +238,7 @@ class Chain:
             return True
         return self._alone or self._control.is_released(before)
 
-    def _follow(self, number: int) -> _Work | _Failed | None:
+    def _follow(self, number: int) -> Work | _Failed | None:
         """What the rank before this one has passed on, if this one can go on with it."""
         if self._control.added(self._rank - 1) <= number:
             return None
@@ -254,7 +249,7 @@ class Chain:
                 return work
         return self._look_closer(number, work)
 
-    def _look_closer(self, number: int, work: _Work | None) -> _Work | _Failed | None:
+    def _look_closer(self, number: int, work: Work | None) -> Work | _Failed | None:
         """The ticket is not simply what this rank has next."""
         ticket = self._control.ticket(number)
         if ticket.sequence in self._failed:
@@ -270,7 +265,7 @@ class Chain:
         work.disagreed = not self._agree(ticket, work)
         return None if work.disagreed else work
 
-    def _agree(self, ticket: Ticket, work: _Work) -> bool:
+    def _agree(self, ticket: Ticket, work: Work) -> bool:
         mine = work.collective.order.described.spec
         theirs = tensor_pb2.Spec.FromString(ticket.spec)
         if essence(mine) == essence(theirs):
@@ -279,60 +274,8 @@ class Chain:
         self._ring(pb.Ring(disagreement=disagreement))
         return False
 
-    def _put(self, number: int, work: _Work, chunk: int) -> None:
-        """Add this rank's part; the last rank of a lone node finishes the chunk, too."""
-        arithmetic, order = work.plan.arithmetic, work.collective.order
-        weight = order.weight
-        start, stop = work.plan.cut.range(chunk)
-        weights = self._control.weight(number, weight)
-        total = self._arena.total(number, arithmetic)
-        finishing = self._finishing and self._has_result(number, work, weights)
-        result = self._arena.result(number, arithmetic) if finishing else None
-        inspecting = work.plan.inspects and arithmetic.counts(weight)
-        bad: int | None = None
-        for at, end in blocks(stop - start, cached=finishing or inspecting):
-            part = order.flat[start + at : start + end]
-            if inspecting and (own := first_nonfinite(part)) is not None:
-                self._control.note(number, Finding(self._number, at + own))
-                inspecting = False
-            if self._rank == 0:
-                arithmetic.begin(total[at:end], part, weight)
-            else:
-                arithmetic.add(total[at:end], part, weight)
-            if result is not None:
-                arithmetic.finish(total[at:end], result[at:end], weights)
-                if work.plan.looks and bad is None:
-                    bad = first_nonfinite(result[at:end], at)
-        if bad is not None:
-            self._control.flag(number, self._control.noted(number) or Finding(NOBODY, bad))
-
-    def _has_result(self, number: int, work: _Work, weights: float) -> bool:
-        """Whether the chunk can be finished; if not, the daemon hears of it, and tells all."""
-        if work.plan.arithmetic.has_result(weights):
-            return True
-        # Nobody may read it before that.
-        self._control.spoil(number)
-        self._ring(pb.Ring(weightless=work.sequence))
-        return False
-
-    def _bring(self, number: int, work: _Work, chunk: int) -> None:
-        """Copy in what this rank brings of a chunk; its weight is the bytes in it."""
-        start, stop = work.plan.cut.range(chunk)
-        first, end = overlap((start, stop), work.collective.order.brings)
-        brought = end - first
-        clearing = self._alone and self._rank == self._last
-        if not brought and not clearing:
-            return
-        slot = self._arena.result_address(number, work.plan.arithmetic)
-        if not self._control.weight(number):
-            memset(slot, 0, first - start)
-            memset(slot + end - start, 0, stop - end)
-        if brought:
-            memmove(slot + first - start, work.address + first, brought)
-            self._control.weight(number, float(brought))
-
-    def _pass_on(self, work: _Work | None, chunk: int) -> None:
-        self._passed.append((work, chunk, time.perf_counter_ns()))
+    def _pass_on(self, work: Work | None, chunk: int, since: int = 0) -> None:
+        self._passed.append((work, chunk, since))
         self._added += 1
         self._control.add(self._rank, self._added)
         if self._rank < self._last:
@@ -342,6 +285,9 @@ class Chain:
                 self._control.wake(rank)
         else:
             self._ring(pb.Ring(ready=self._added))
+
+    def _tell_weightless(self, sequence: int) -> None:
+        self._ring(pb.Ring(weightless=sequence))
 
     def _ring(self, ring: pb.Ring) -> None:
         try:
@@ -374,8 +320,11 @@ class Chain:
             if (found := self._control.finding(number)) is not None:
                 start, stop = work.plan.cut.range(chunk)
                 work.collective.hear(found, start, stop, self._number)
-            self._copy_out(number, work, chunk)
-            nanoseconds = time.perf_counter_ns() - since
+            self._summing.take(number, work, chunk)
+            now = time.monotonic_ns()
+            nanoseconds = now - since
+            if self._rank == 0:
+                self._diary.take(number, now)
             work.collective.taken += 1
         self._control.take(self._rank, number + 1, nanoseconds)
         if self._rank and self._control.added(0) - number >= self._slots:
@@ -388,13 +337,3 @@ class Chain:
         if self._alone:
             return self._control.added(self._last) > number
         return self._control.is_done(number)
-
-    def _copy_out(self, number: int, work: _Work, chunk: int) -> None:
-        arithmetic, extent = work.plan.arithmetic, work.plan.cut.range(chunk)
-        size = arithmetic.dtype.itemsize
-        slot = self._arena.result_address(number, arithmetic)
-        for part in work.collective.order.takes:
-            first, end = overlap(extent, part)
-            if first < end:
-                source = slot + (first - extent[0]) * size
-                memmove(work.target + first * size, source, (end - first) * size)

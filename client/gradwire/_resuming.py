@@ -74,6 +74,9 @@ class ResumingPipeline(Pipeline):
         """Take the seat again. Raises LostError where there is none in time."""
         self._resting = True
         with self._working:
+            if self.over is not None:
+                # Whoever ended it meanwhile has let go of the seat.
+                return
             self._put_down(orphaned=not attempt)
             # From the second attempt on, a collective has the sequence after its number.
             first = min(self._open, default=self._next_sequence)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from gradwire._errors import LostError
+from gradwire._pace import Pace
 from gradwire._results import Saved, take_chunk
 from gradwire_proto.chunks import Cut, cut, overlap
 from gradwire_proto.dtypes import DTYPES, sum_itemsize
@@ -44,6 +45,9 @@ class _Work:
         chunk, order = self.sent, self.collective.order
         self.sent += 1
         self.request.chunk = chunk
+        if chunk:
+            # Said once.
+            self.request.steps = self.request.communicating_nanoseconds = 0
         start, stop = self.cut.range(chunk)
         if order.described.spec.op != tensor_pb2.OP_GATHER:
             return self.request, self.data[start * self.itemsize : stop * self.itemsize]
@@ -90,6 +94,7 @@ class Streaming:
         self._resumes = resumes
         self._saved: OrderedDict[tuple[int, int], Saved] = OrderedDict()
         self._news = threading.Event()
+        self._pace = Pace()
 
     def put(self, collective: Collective) -> None:
         """See Carrier."""
@@ -98,6 +103,7 @@ class Streaming:
         data, chunks = order.flat.view(torch.uint8).numpy(), self.cut_of(order)
         itemsize = DTYPES[spec.dtype].itemsize
         request = pb.ReduceRequest(sequence=collective.sequence, spec=spec, weight=order.weight)
+        self._pace.hand_in(order, request)
         work = _Work(collective, data, chunks, itemsize, request, collective.taken)
         self._open[collective.sequence] = work
         self._queue.append(work)
@@ -163,7 +169,9 @@ class Streaming:
             self._line.send(told, memoryview(b""))
 
     def begin_at(self, sequence: int) -> None:
-        """See Carrier. The daemon knows."""
+        """See Carrier. The daemon knows which have ended."""
+        if not self._open:
+            self._pace.rest()
 
     def cut_of(self, order: Order) -> Cut:
         """See Carrier."""

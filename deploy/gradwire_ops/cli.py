@@ -94,6 +94,10 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
     ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="text, json, or auto: text on a terminal only."),
+    ] = None,
     config: Annotated[
         str | None, typer.Option(metavar="FILE", help="TOML file with any of these settings.")
     ] = None,
@@ -116,6 +120,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         "workers": workers,
         "schedule": schedule,
         "log_level": log_level,
+        "log_format": log_format,
         "config": config,
     }
     raise typer.Exit(command.run(flags))

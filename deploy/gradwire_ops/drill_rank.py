@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import logging
 import os
 import signal
 import time
@@ -21,6 +20,7 @@ import torch.distributed as dist
 
 import gradwire
 from gradwire._connect import connect
+from gradwire_server import logs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def _settle(task: Task) -> None:
     for name in [name for name in os.environ if name.startswith("GRADWIRE_")]:
         del os.environ[name]
     os.environ.update(task.settings)
-    logging.basicConfig(level=logging.INFO)
+    logs.set_up("info", "text")
     torch.set_num_threads(1)
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 HEADER_BYTES = 4096
 NODE_BYTES = 256
 RANK_BYTES = 1024
-SLOT_BLOCK_BYTES = 2048
+SLOT_BLOCK_BYTES = 2176
 NONCE_BYTES = 16
 
 _PAGE = 4096
 _MAGIC = b"gradwire"
-_VERSION = 4
+_VERSION = 5
 _HEADER = struct.Struct(f"<8sIIIQ{NONCE_BYTES}s")
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradwire_proto.arena import SLOT_BLOCK_BYTES
+from gradwire_proto.diary import HANDED_IN, SUBMITTED, TIMES_KEPT, Diary
 from gradwire_proto.nonfinite import Finding
 from gradwire_proto.semaphore import Semaphore
 
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 ABSENT, SHARES, STREAMS = 0, 1, 2
 """A local rank's seat: not taken yet; in this memory; or its tensors come in messages."""
 
-TIMES_KEPT = 64
-"""Of so many of its latest collectives each rank has written when it handed them in."""
-
 FOREVER = (1 << 63) - 1
 """No limit."""
 
@@ -37,18 +35,18 @@ _WORD = 8
 # Words of the node block.
 _LIMIT, _FAILURES = 0, 8
 # Words of a rank's block, after its semaphore: on cache lines of their own where others poll.
-_SEAT, _SUBMITTED, _RESOLVED = 8, 9, 10
+# The diary has those from 45 on.
+_SEAT, _RESOLVED = 8, 10
 _ADDED = 16
 _TAKEN = 24
 _BYTES, _ROUNDS, _NANOSECONDS, _BROUGHT = 32, 33, 34, 35
 _FENCE = 40
 _FIRST_STEP = 44
-_HANDED_IN = 64
-# Words of a slot's block.
+# Words of a slot's block; the diary has those from 16 on.
 _TICKET, _SEQUENCE, _CHUNK, _VOID, _WEIGHT, _SPEC_BYTES = 0, 1, 2, 3, 4, 5
 _DONE, _RELEASED = 8, 9
 _NONFINITE, _CULPRIT, _ELEMENT = 10, 11, 12
-_SPEC = 16 * _WORD
+_SPEC = 32 * _WORD
 
 LONGEST_SPEC = SLOT_BLOCK_BYTES - _SPEC
 
@@ -105,6 +103,8 @@ class Control:
         self._taken = [block + _TAKEN for block in self._ranks]
         raw = (ctypes.c_char * len(self._bytes)).from_buffer(memory)
         self._semaphores = [Semaphore(raw, block * _WORD) for block in self._ranks]
+        self.diary = Diary(self._words, self._ranks, self._blocks)
+        """When which ticket passed which stage."""
         self._order = Semaphore(raw, self._ranks[0] * _WORD + _FENCE * _WORD)
 
     def initialise(self) -> None:
@@ -167,11 +167,9 @@ class Control:
         """Of all local ranks: ABSENT, SHARES or STREAMS."""
         return [self._words[block + _SEAT] for block in self._ranks]
 
-    def submitted(self, rank: int, collectives: int, nanoseconds: int = 0) -> None:
-        """The rank has handed in so many, the last one at this time of CLOCK_MONOTONIC."""
-        block, words = self._ranks[rank], self._words
-        words[block + _HANDED_IN + (collectives - 1) % TIMES_KEPT] = nanoseconds
-        words[block + _SUBMITTED] = collectives
+    def submitted(self, rank: int, collectives: int) -> None:
+        """The rank has handed in so many; when, it has said in the diary."""
+        self._words[self._ranks[rank] + SUBMITTED] = collectives
 
     def of_first_step(self, rank: int, collectives: int) -> None:
         """So many are of the first training step. Said before they are handed in."""
@@ -180,15 +178,15 @@ class Control:
     def handed_in(self, rank: int, since: int) -> dict[int, float]:
         """When the rank handed in its collectives of this number and later; the latest only."""
         block, words = self._ranks[rank], self._words
-        last = words[block + _SUBMITTED]
+        last = words[block + SUBMITTED]
         self._fence()
         times = {
-            number: words[block + _HANDED_IN + number % TIMES_KEPT] / 1e9
+            number: words[block + HANDED_IN + number % TIMES_KEPT] / 1e9
             for number in range(max(since, last - TIMES_KEPT), last)
         }
         # The rank goes on meanwhile, over the oldest ones; it may be in the midst of one more.
         self._fence()
-        kept = words[block + _SUBMITTED] + 1 - TIMES_KEPT
+        kept = words[block + SUBMITTED] + 1 - TIMES_KEPT
         return {number: time for number, time in times.items() if number >= kept}
 
     def resolved(self, rank: int, collectives: int, size: int) -> None:
@@ -205,7 +203,7 @@ class Control:
         """How far a rank is."""
         block, words = self._ranks[rank], self._words
         return Progress(
-            words[block + _SUBMITTED],
+            words[block + SUBMITTED],
             words[block + _RESOLVED],
             words[block + _ADDED],
             words[block + _TAKEN],

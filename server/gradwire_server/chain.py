@@ -13,17 +13,20 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from gradwire_proto.control import SHARES, STREAMS, TIMES_KEPT, Progress, Ticket
+from gradwire_proto.control import SHARES, STREAMS, Progress, Ticket
+from gradwire_proto.diary import TIMES_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from gradwire_proto.diary import Pace, Totals
     from gradwire_proto.nonfinite import Finding
     from gradwire_server.execution import Arrived
     from gradwire_server.local import Place
     from gradwire_server.metrics import Metrics
     from gradwire_server.round import Round
     from gradwire_server.shared_memory import Arena
+    from gradwire_server.stopwatch import Stopwatch
 
 MOST_STALLS = 1024
 """Collectives under way that are looked at."""
@@ -89,6 +92,14 @@ class Chain:
         """Sum of the local ranks' weights."""
         return self._control.weight(number)
 
+    def passed(self, number: int) -> int:
+        """When the ticket's last local part was there: nanoseconds of CLOCK_MONOTONIC."""
+        return self._control.diary.passed(number)
+
+    def spent(self, number: int, watch: Stopwatch) -> None:
+        """Where the time went since then."""
+        self._control.diary.exchange(number, watch.spent, watch.ended)
+
     def noted(self, number: int) -> Finding | None:
         """What one of the local ranks brought that is not finite."""
         return self._control.noted(number)
@@ -153,11 +164,28 @@ class Chain:
         present = self._present().values()
         return self.submitted - min((each.resolved for each in present), default=self.submitted)
 
+    @property
+    def in_flight(self) -> int:
+        """Tickets that some rank needs still: its slot has what it added, or is to read. In
+        any thread, while the arena is there.
+        """
+        return max(0, self._control.added(0) - self._control.taken())
+
     def tally(self) -> Tally:
         """Totals since the beginning; rounds and their time are the first rank's."""
         first, *others = self._all()
         size = first.bytes + sum(one.bytes for one in others)
         return Tally(first.rounds, first.seconds, size)
+
+    @property
+    def totals(self) -> Totals:
+        """Where the time of all tickets went."""
+        return self._control.diary.totals()
+
+    def pace(self, now: int) -> dict[int, Pace]:
+        """How each rank trains that shares this memory."""
+        diary = self._control.diary
+        return {rank: diary.pace(index, now) for index, rank in enumerate(self._ranks)}
 
     def count(self, metrics: Metrics) -> None:
         """Bring the metrics up to date. In any thread."""

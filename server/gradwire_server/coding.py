@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gradwire_server.feedback import Loan
     from gradwire_server.kernels import Partial
     from gradwire_server.local import Place
+    from gradwire_server.meters import CodecMeter
     from gradwire_server.round import Coding, Key, Spec
 
 _MASK = (1 << 64) - 1
@@ -55,6 +56,7 @@ class CodedSum(ChunkSum):
         seed: int,
         loan: Loan | None,
         ranks: int = 1,
+        meter: CodecMeter | None = None,
     ) -> None:
         super().__init__(spec, place, elements, shares, world_size)
         self._codec = codec_of(coding.wire, coding.ratio, stochastic=coding.stochastic)
@@ -62,6 +64,7 @@ class CodedSum(ChunkSum):
         self._seed = seed
         self._memory = None if loan is None else loan.memory
         self._ranks = ranks
+        self._meter = meter
         self._head_bytes = _HEAD.size if coding.feedback else 0
         self._unread: dict[int, Sequence[memoryview]] = {}
         """The last that arrived of a share."""
@@ -95,6 +98,10 @@ class CodedSum(ChunkSum):
         start, stop = self._shares[share]
         return encoded_size(self._codec, stop - start)
 
+    def raw_bytes(self, share: int, size: int) -> int:
+        """See ChunkSum."""
+        return self.partial_bytes(share) if size else 0
+
     def _write(self, share: int, unit: float | None, *, reread: bool) -> memoryview:
         """Encode a share's sum; with `reread`, it is then what the code says.
 
@@ -104,6 +111,8 @@ class CodedSum(ChunkSum):
         values = self._sum[start:stop]
         at = 0 if unit is None else self._head_bytes
         data = torch.empty(at + encoded_size(self._codec, values.numel()), dtype=torch.uint8)
+        if self._meter is not None and self._meter.encoded(values, data.numel()):
+            self._meter.sample(self._codec, values, mix(self._seed, start))
         if at:
             data[:at] = torch.frombuffer(_HEAD.pack(unit), dtype=torch.uint8)
         owing = torch.empty(min(self._codec.segment, values.numel()))

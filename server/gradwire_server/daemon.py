@@ -32,7 +32,7 @@ from gradwire_proto.addresses import (
 )
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
-from gradwire_server import metrics_page, shared_memory, web
+from gradwire_server import logs, metrics_page, shared_memory, web
 from gradwire_server.allocator import keep_memory
 from gradwire_server.doorbell import Doorbell
 from gradwire_server.errors import StartError, StoppingError
@@ -82,10 +82,7 @@ OPTIONS: list[tuple[str, Any]] = [
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT. Exit code: 0 stopped in good order, 1 could not start."""
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s gradwire %(levelname)s %(message)s",
-    )
+    logs.set_up(settings.log_level, settings.log_format)
     keep_memory()
     # What is loaded by now stays: the collections at the end of each job need not look at it.
     gc.freeze()
@@ -135,6 +132,7 @@ async def _running(
     )
     doorbell = Doorbell(settings.shm_dir, jobs.find_seat)
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(identity.events.listening())
         stack.callback(kernels.close)
         if settings.embedded:
             # Its socket's folder was made for it.

@@ -163,7 +163,9 @@ class _Visitor:
         try:
             self._hear(pb.Ring.FromString(packet))
         except (DecodeError, GradwireServerError) as error:
-            log.warning("a local connection broke the rules and was closed: %s", error)
+            extra = self._job.subject(self._rank) if self._job is not None else None
+            text = "a local connection broke the rules and was closed: %s"
+            log.warning(text, error, extra=extra)
             self.close(f"it broke the rules: {error}")
 
     def _hear(self, ring: pb.Ring) -> None:

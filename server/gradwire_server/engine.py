@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, assert_never
 
 from gradwire_proto.v1 import aggregator_pb2
+from gradwire_server.accounts import Accounts
 from gradwire_server.errors import (
     LostError,
     ReductionError,
@@ -24,6 +26,9 @@ from gradwire_server.headway import Headway
 from gradwire_server.intake import Intake
 from gradwire_server.lateness import Lateness
 from gradwire_server.local import PrivateSlots
+from gradwire_server.logs import about
+from gradwire_server.meters import Meters
+from gradwire_server.outlook import Outlook
 from gradwire_server.reduce.choose import share_weights
 from gradwire_server.round import Contribution, Extent, Key, Round, Rounds
 from gradwire_server.settling import Settling
@@ -75,12 +80,15 @@ class Engine:
         self._ranks = ranks
         self._metrics = metrics
         self._standing = standing
-        self._lateness = Lateness(group, metrics, terms)
+        self.lateness = Lateness(group, metrics, terms)
+        self.meters = Meters(group.peers)
         bandwidths = group.picture.bandwidths
         weights = share_weights(bandwidths) if bandwidths else ()
         self.feedback = feedback or Feedback(terms.folder, terms.chunk_bytes, metrics)
         self.geometry = terms.geometry(group.picture)
-        self._workplace = Workplace(group, terms.schedule, kernels, self.feedback, weights)
+        self._workplace = Workplace(
+            group, terms.schedule, kernels, self.feedback, self.meters, weights
+        )
         self._transport: Transport | None = None
         self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)
         self.headway = Headway(group, chain, self._rounds)
@@ -89,7 +97,7 @@ class Engine:
         self.settling = Settling(group.peers, keeps=terms.resume_seconds > 0)
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self.straggling = Straggling(group.local_ranks, self._clock())
-        metrics.straggling[self] = self.straggling.scores
+        self.accounts = Accounts(chain, group.local_ranks, metrics)
         self._intake = Intake(
             group,
             self._rounds,
@@ -100,19 +108,25 @@ class Engine:
             metrics,
             self,
             self._clock,
+            self.accounts,
         )
-        if chain is not None:
-            metrics.before_scrape.add(self.count)
+        self._outlook = Outlook(self, chain, terms, metrics)
 
     def connect(self, transport: Transport) -> None:
         """Use these links. Before any round, unless the node is alone."""
         self._transport = transport
         self.settling.connect(transport)
 
+    @property
+    def running(self) -> int:
+        """Rounds that are carried out and have no result."""
+        return len(self._running)
+
     def count(self) -> None:
         """Bring the metrics up to date. In any thread."""
         if self._chain is not None:
             self._chain.count(self._metrics)
+        self.accounts.count()
 
     # -- from the local ranks
 
@@ -209,7 +223,9 @@ class Engine:
     def lost(self, source: int, reason: str) -> None:
         """See transport.base.Receiver."""
         node = self.group.picture.describe(source)
-        self.fail(LostError(f"the daemon of {node} is lost: {reason}"))
+        there = self.group.picture.nodes[source]
+        text, ranks = f"the daemon of {node} is lost: {reason}", there.ranks
+        self.fail(LostError(text, round_=self.headway.under_way, ranks=ranks))
 
     def _receive_part(self, source: int, part: Part) -> None:
         if self.group.failure is not None:
@@ -242,7 +258,8 @@ class Engine:
             total = await execution.reduce()
             self._rounds.close(key)
             execution.settle()
-            execution.local.publish(total)
+            execution.watch.stop(time.monotonic_ns())
+            execution.local.publish(total, execution.watch)
             # From here on only its last sends are under way: nothing that fails calls them off.
             self._running.pop(key, None)
             self._metrics.bytes_out.inc(execution.extent.size * execution.local.parts)
@@ -256,7 +273,8 @@ class Engine:
             self._running.pop(key, None)
         if execution.published:
             self.headway.count()
-            self._metrics.round_done(execution.name, self._clock() - began)
+            of = self.group.picture.generation, key.sequence
+            self._metrics.round_done(execution.name, self._clock() - began, of)
 
     # -- failure
 
@@ -267,7 +285,12 @@ class Engine:
         dropped = None if self.suspended else self._rounds.fail(sequence, error)
         if dropped is None or self.group.failure is not None:
             return
-        log.warning("generation %s: %s", self.group.picture.generation[:8], error)
+        generation = self.group.picture.generation
+        log.warning(
+            "generation %s: %s",
+            *(generation[:8], error),
+            extra=about(generation, round_=sequence, ranks=error.ranks),
+        )
         self._metrics.errors.labels(kind=type(error).__name__).inc()
         self.failed_count += 1
         self.feedback.failed(sequence)
@@ -300,7 +323,12 @@ class Engine:
         """The job has failed; every open and later collective fails alike."""
         if self.suspended or not self.group.fail(error):
             return
-        log.error("generation %s is over: %s", self.group.picture.generation[:8], error)
+        generation = self.group.picture.generation
+        log.error(
+            "generation %s is over: %s",
+            *(generation[:8], error),
+            extra=about(generation, round_=error.round, ranks=error.ranks),
+        )
         self._metrics.errors.labels(kind=type(error).__name__).inc()
         self._cancel(list(self._running))
         self._rounds.clear()
@@ -337,10 +365,11 @@ class Engine:
             now = self._clock()
             self._check_departed()
             waiting = self.headway.waiting(now)
-            for sequence, error in self._lateness.look(waiting, now, self.headway.is_over):
+            for sequence, error in self.lateness.look(waiting, now, self.headway.is_over):
                 self.fail_round(sequence, error)
             came = self.headway.arrivals(self.straggling.since)
             self.straggling.look(now, self.group.members, came)
+            self.accounts.look(now)
 
     def _check_departed(self) -> None:
         """A rank may have been handed a collective while others learnt that somebody left."""
@@ -360,19 +389,19 @@ class Engine:
             await asyncio.wait(waiting, timeout=CLOSE_SECONDS)
         for sequence in sorted({key.sequence for key in self._running}):
             who = self.group.picture.describe(self.group.node)
-            self.fail_round(
-                sequence, LostError(f"round {sequence} can't complete: the ranks of {who} left")
-            )
+            text = f"round {sequence} can't complete: the ranks of {who} left"
+            ranks = self.group.local_ranks
+            self.fail_round(sequence, LostError(text, round_=sequence, ranks=ranks))
 
     async def close(self) -> None:
         """End all rounds; returns when nothing of this engine runs any more."""
-        self._metrics.before_scrape.discard(self.count)
-        self._metrics.straggling.pop(self, None)
-        self._lateness.close()
+        self._outlook.close()
+        self.lateness.close()
         if not self.suspended:
             # Else what is kept is to be read still, by ranks that come back.
             self.settling.close()
         self._cancel(list(self._running))
         await self._tasks.end(CLOSE_SECONDS)
+        self.accounts.close()
         if self._chain is not None:
             self._chain.close(self._metrics)

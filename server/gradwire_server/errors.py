@@ -19,9 +19,15 @@ GradwireServerError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gradwire_proto.v1 import aggregator_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_RANKS = 1024
+"""That a failure names: more would only make long lines."""
 
 
 class GradwireServerError(Exception):
@@ -57,9 +63,23 @@ class ReductionError(GradwireServerError):
 
     kind: ClassVar[pb.Failure.Kind] = pb.Failure.KIND_UNSPECIFIED
 
+    def __init__(
+        self, text: str = "", *, round_: int | None = None, ranks: Iterable[int] = ()
+    ) -> None:
+        """The text says it all; machines read of which collective and ranks it is."""
+        super().__init__(text)
+        self.round = round_
+        self.ranks = tuple(ranks)
+
     def failure(self, scope: pb.Failure.Scope) -> pb.Failure:
         """The message that says so."""
-        return pb.Failure(scope=scope, kind=self.kind, reason=str(self))
+        return pb.Failure(
+            scope=scope,
+            kind=self.kind,
+            reason=str(self),
+            round=self.round,
+            ranks=self.ranks,
+        )
 
 
 class MismatchError(ReductionError):
@@ -90,7 +110,8 @@ class WeightError(ReductionError):
         """For one collective."""
         return cls(
             f"round {sequence}: all {world_size} ranks brought weight 0, so there is nothing to"
-            " take a mean of; give one of them a weight above 0"
+            " take a mean of; give one of them a weight above 0",
+            round_=sequence,
         )
 
 
@@ -127,4 +148,8 @@ _BY_KIND: dict[pb.Failure.Kind, type[ReductionError]] = {
 
 def from_failure(failure: pb.Failure) -> ReductionError:
     """The error that a peer's Failure message speaks of."""
-    return _BY_KIND.get(failure.kind, ReductionError)(failure.reason)
+    return _BY_KIND.get(failure.kind, ReductionError)(
+        failure.reason,
+        round_=failure.round if failure.HasField("round") else None,
+        ranks=failure.ranks[:MOST_RANKS],
+    )

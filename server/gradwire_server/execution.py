@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, assert_never
 
 from gradwire_proto.chunks import share_ranges
 from gradwire_proto.v1 import peer_pb2, tensor_pb2
+from gradwire_proto.wires import WIRE_NAMES
 from gradwire_server.coding import CodedSum, seed_of
 from gradwire_server.errors import ProtocolError, WeightError
 from gradwire_server.kernels import ChunkSum, Kernels
 from gradwire_server.reduce.choose import NAMES, choose, choose_lossy, reducer
 from gradwire_server.reduce.effects import Add, Done, Effect, Finish, Fold, Frame, Send, Store
+from gradwire_server.stopwatch import Stopwatch
 from gradwire_server.transport.base import Part, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from fractions import Fraction
 
+    from gradwire_proto.stages import Stage
     from gradwire_server.feedback import Feedback, Loan
     from gradwire_server.group import Group
     from gradwire_server.local import Local
+    from gradwire_server.meters import Meters
     from gradwire_server.round import Coding, Extent, Round
 
 P = ParamSpec("P")
@@ -38,6 +43,7 @@ class Workplace:
     schedule: peer_pb2.Schedule | None
     kernels: Kernels
     feedback: Feedback
+    meters: Meters
     weights: tuple[Fraction, ...] = ()
     """What each node adds up of a chunk in a direct exchange; nothing: the same."""
 
@@ -57,6 +63,7 @@ class Execution:
         self.extent = extent
         self.local = local
         self.task: asyncio.Task[None] | None = None
+        self.watch = Stopwatch(local.begun)
         self.published = False
         """The local ranks have the result."""
         self._workplace = workplace
@@ -107,7 +114,8 @@ class Execution:
         else:
             self._total = await self._coded(self._coding)
         try:
-            await self._run(self.extent.size * self.local.parts, self.local.add, self._total)
+            size = self.extent.size * self.local.parts
+            await self._run("local_sum", size, self.local.add, self._total)
             await self._exchange()
         except BaseException:
             await self._give_up()
@@ -131,6 +139,7 @@ class Execution:
             seed=seed_of(coding, key, group.node, count),
             loan=self._loan,
             ranks=len(group.local_ranks),
+            meter=self._workplace.meters.codec(WIRE_NAMES[coding.wire]),
         )
 
     def settle(self) -> None:
@@ -165,9 +174,18 @@ class Execution:
             await asyncio.wait(self._sends)
 
     async def _run(
-        self, size: int, work: Callable[P, None], *args: P.args, **kw: P.kwargs
+        self, stage: Stage, size: int, work: Callable[P, None], *args: P.args, **kw: P.kwargs
     ) -> None:
-        await self._workplace.kernels.run(size, work, *args, **kw)
+        times: list[int] = []
+
+        def timed() -> None:
+            times.append(time.monotonic_ns())
+            work(*args, **kw)
+            times.append(time.monotonic_ns())
+
+        await self._workplace.kernels.run(size, timed)
+        # Not the time until a thread had begun, or this task goes on.
+        self.watch.lap(stage, *times)
 
     async def _exchange(self) -> None:
         effects = self._reducer.start()
@@ -184,10 +202,14 @@ class Execution:
             effects = self._reducer.receive(frame)
 
     async def _next(self) -> Arrived:
+        begun = 0 if self.round.arrived else time.monotonic_ns()
         while not self.round.arrived:
             self._arrival.clear()
             await self._arrival.wait()
         source, part = self.round.arrived.popleft()
+        if begun:
+            left = None if part.left_at is None else int(part.left_at * 1e9)
+            self.watch.wait(begun, left, int(part.came_at * 1e9), time.monotonic_ns())
         if part.schedule != self._schedule:
             raise ProtocolError(
                 f"{self.round}: node {source} uses {NAMES.get(part.schedule, part.schedule)},"
@@ -201,7 +223,7 @@ class Execution:
             case Send(share=share):
                 if not self._total.is_ready(share):
                     size = self._total.partial_bytes(share)
-                    await self._run(size, self._total.encode, share)
+                    await self._run("encode", size, self._total.encode, share)
                 # A task, not an await: what arrives is added while this waits for the link.
                 sending = self._send(effect.target, self._part(effect))
                 self._sends.add(asyncio.create_task(sending))
@@ -220,19 +242,22 @@ class Execution:
 
     async def _add(self, frame: Frame) -> None:
         part = self._take_partial(frame)
-        await self._run(part.size, self._total.add, frame.share, part.pieces, part.weight)
+        share, pieces, weight = frame.share, part.pieces, part.weight
+        await self._run("decode", part.size, self._total.add, share, pieces, weight)
         self._total.note(frame.share, part.finding)
 
     async def _fold(self, frames: tuple[Frame, ...]) -> None:
         if self._coding is None:
             # What is being sent lies where the sum will.
+            begun = time.monotonic_ns()
             await asyncio.gather(*self._sends)
+            self.watch.lap("wire", begun, time.monotonic_ns())
         share, own = frames[0].share, self._workplace.group.node
         size = self._total.partial_bytes(share)
         parts = [(frame.source, self._take_partial(frame)) for frame in frames]
         before = [(part.pieces, part.weight) for source, part in parts if source < own]
         after = [(part.pieces, part.weight) for source, part in parts if source > own]
-        await self._run(size * len(parts), self._total.fold, share, before, after)
+        await self._run("decode", size * len(parts), self._total.fold, share, before, after)
         for _, part in parts:
             self._total.note(share, part.finding)
 
@@ -240,12 +265,13 @@ class Execution:
         if not self._total.has_result(share):
             world_size = self._workplace.group.picture.world_size
             raise WeightError.of(self.round.sequence, world_size)
-        await self._run(self._total.partial_bytes(share), self._total.finish, share)
+        await self._run("decode", self._total.partial_bytes(share), self._total.finish, share)
         self._final.add(share)
 
     async def _store(self, frame: Frame) -> None:
         part = self._take(frame, self._total.final_bytes(frame.share))
-        await self._run(part.size, self._total.store, frame.share, part.pieces, part.finding)
+        share, pieces = frame.share, part.pieces
+        await self._run("decode", part.size, self._total.store, share, pieces, part.finding)
         self._final.add(frame.share)
 
     def _take_partial(self, frame: Frame) -> Part:
@@ -258,6 +284,8 @@ class Execution:
             raise ProtocolError(
                 f"{self.round}: share {part.share} has {part.size} bytes, expected {size}"
             )
+        raw = self._total.raw_bytes(frame.share, size)
+        self._workplace.meters.payloads[frame.source].received += raw
         return part
 
     def _part(self, effect: Send) -> Part:
@@ -276,4 +304,6 @@ class Execution:
 
     async def _send(self, target: int, part: Part) -> None:
         assert self._transport is not None, "a node with peers is connected first"  # noqa: S101
+        raw = self._total.raw_bytes(part.share, part.size)
+        self._workplace.meters.payloads[target].sent += raw
         await self._transport.send(target, part)

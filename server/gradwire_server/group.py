@@ -171,7 +171,8 @@ class Group:
             f"rank {rank} left the job after {self._departed[rank]} collectives"
             for rank in sorted(gone)
         )
-        return LostError(f"round {sequence} can't complete: {left}")
+        text = f"round {sequence} can't complete: {left}"
+        return LostError(text, round_=sequence, ranks=sorted(gone))
 
     def describe(self, ranks: list[int]) -> str:
         """Ranks with pid and host where they are known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from gradwire_proto.v1 import aggregator_pb2, tensor_pb2
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gradwire_proto.control import Ticket
+    from gradwire_server.accounts import Accounts
     from gradwire_server.chain import Chain
     from gradwire_server.execution import Arrived
     from gradwire_server.group import Group
@@ -51,6 +53,7 @@ class Intake:
         metrics: Metrics,
         to: Carrier,
         clock: Clock,
+        accounts: Accounts,
     ) -> None:
         self._group = group
         self._rounds = rounds
@@ -61,6 +64,7 @@ class Intake:
         self._metrics = metrics
         self._to = to
         self._clock = clock
+        self._accounts = accounts
 
     # -- from local ranks that send their chunks
 
@@ -82,14 +86,14 @@ class Intake:
         round_ = self._rounds.get(key, self._clock())
         assert round_ is not None, "a round can't be over before its ranks came"  # noqa: S101
         try:
-            round_.contribute(rank, contribution)
+            round_.contribute(rank, contribution, time.monotonic_ns())
         except ReductionError as error:
             self._to.fail_round(key.sequence, error)
             return
         self._metrics.bytes_in.inc(extent.size)
         if not round_.missing:
             present = [each for each in self._group.local_ranks if each in self._group.members]
-            local = Streamed(round_, self._slots, present, self._ranks)
+            local = Streamed(round_, self._slots, present, self._ranks, self._accounts)
             self._to.begin(round_, extent, local)
 
     def _admit(self, rank: int, key: Key, contribution: Contribution) -> Extent:

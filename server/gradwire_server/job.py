@@ -20,6 +20,7 @@ from gradwire_server.errors import (
     RefusedError,
 )
 from gradwire_server.feedback import Feedback
+from gradwire_server.logs import about
 from gradwire_server.office import Office, Tray
 from gradwire_server.seat import Carrier, Seat
 from gradwire_server.settlement import FIRST
@@ -105,11 +106,12 @@ class Job:
         self._seats: dict[int, Seat] = {}
         self._watch = asyncio.create_task(self.engine.watch())
         self._watch.add_done_callback(self._watched)
-        metrics.jobs.inc()
+        metrics.job_begun(attempt)
 
     def _watched(self, watch: asyncio.Task[None]) -> None:
         if not watch.cancelled() and (error := watch.exception()) is not None:
-            log.error("a fault of this daemon's own", exc_info=error)
+            extra = about(self.group.picture.generation)
+            log.error("a fault of this daemon's own", exc_info=error, extra=extra)
             self.engine.fail(ProtocolError(f"the daemon made a mistake of its own: {error!r}"))
 
     # -- seats
@@ -168,8 +170,12 @@ class Job:
         first, self.latest = self.latest == self.attempt, attempt
         if not first:
             return
-        generation = self.group.picture.generation[:8]
-        log.warning("generation %s is taken up again: attempt %d", generation, attempt)
+        generation = self.group.picture.generation
+        log.warning(
+            "generation %s is taken up again: attempt %d",
+            *(generation[:8], attempt),
+            extra=about(generation, round_=self.engine.headway.under_way),
+        )
         self.engine.suspend()
         self._abandoning = asyncio.create_task(self.transport.abandon())
         self._outrun.set()
@@ -225,7 +231,8 @@ class Job:
         if self.is_outrun:
             return
         meanwhile = "" if sequence is None else f" while round {sequence} was under way"
-        self.engine.fail(LostError(f"{member} is lost: {reason}{meanwhile}"))
+        text = f"{member} is lost: {reason}{meanwhile}"
+        self.engine.fail(LostError(text, round_=sequence, ranks=[rank]))
         self._end_if_empty()
 
     def mourn(self, rank: int, life: obituary.Life, otherwise: str) -> None:
@@ -241,6 +248,10 @@ class Job:
             if seat.token == token:
                 return rank
         return None
+
+    def subject(self, rank: int) -> dict[str, object]:
+        """Of what a line about this rank is."""
+        return about(self.group.picture.generation, ranks=[rank])
 
     def path(self, rank: int) -> str:
         """How a rank's tensors travel."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gradwire_server.errors import BehindError, OverError, ReductionError, RefusedError
 from gradwire_server.group import Group
+from gradwire_server.logs import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,7 +167,7 @@ class Jobs:
         asyncio.get_running_loop().call_later(COLLECT_SECONDS, gc.collect)
         async with self._news:
             self._news.notify_all()
-        log.info("generation %s has ended", generation[:8])
+        log.info("generation %s has ended", generation[:8], extra=about(generation))
 
 
 def _check_attempt(job: Job, attempt: int) -> None:

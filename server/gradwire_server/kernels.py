@@ -241,6 +241,10 @@ class ChunkSum:
         start, stop = self._shares[share]
         return (stop - start) * self._wide.itemsize
 
+    def raw_bytes(self, share: int, size: int) -> int:
+        """What a share would take that is so large on the wire, if that were exact."""
+        return size
+
     def arriving_bytes(self, share: int, weight: float) -> int:
         """Size of another node's partial sum with this weight: a blank one has none."""
         return 0 if self._gathers and not weight else self.partial_bytes(share)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire_server.errors import LateError
+from gradwire_server.logs import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,10 +38,22 @@ class _Told:
 
     since: float
     whom: str
+    ranks: tuple[int, ...]
     aloud: bool
     """In a line of its own."""
     over: bool = False
     """It has gone on. Others of its chunks may be late later: that is no news."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """A collective that stalls, as people are told of it."""
+
+    sequence: int
+    since: float
+    ranks: tuple[int, ...]
+    """Local ranks that it waits for; none: for other nodes."""
+    whom: str
 
 
 class Lateness:
@@ -50,7 +63,8 @@ class Lateness:
         self._group = group
         self._metrics = metrics
         self._terms = terms
-        self._stalled = 0
+        self.stalled: list[Stalled] = []
+        """At the last look."""
         self._told: dict[int, _Told] = {}
 
     def look(
@@ -63,14 +77,17 @@ class Lateness:
         has failed. The collectives to fail, and why.
         """
         late = self._late(rounds, now)
-        self._count(len(late))
+        self._note(
+            Stalled(sequence, one.opened, tuple(one.missing), self._whom(one))
+            for sequence, one in late.items()
+        )
         self._clear(late, now, failed)
         self._warn(late, now)
         return list(self._overdue(late, now))
 
     def close(self) -> None:
         """Nothing stalls here any more."""
-        self._count(0)
+        self._note(())
 
     def _late(self, rounds: Iterable[Waiting], now: float) -> dict[int, Waiting]:
         """Of each collective that stalls the oldest chunk, in order."""
@@ -83,12 +100,17 @@ class Lateness:
     def _warn(self, late: dict[int, Waiting], now: float) -> None:
         news = [round_ for sequence, round_ in late.items() if sequence not in self._told]
         for place, round_ in enumerate(news):
-            told = _Told(round_.opened, self._whom(round_), aloud=place < MOST_LINES)
+            told = _Told(
+                round_.opened, self._whom(round_), self._ranks(round_), aloud=place < MOST_LINES
+            )
             self._told[round_.sequence] = told
             if told.aloud:
-                log.warning("%s: %s", self._generation, _text(round_, told.whom, now))
+                text = _text(round_, told.whom, now)
+                extra = self._about(round_.sequence, told.ranks)
+                log.warning("%s: %s", self._generation, text, extra=extra)
         if len(news) > MOST_LINES:
-            log.warning("%s: so have %d more", self._generation, len(news) - MOST_LINES)
+            more = len(news) - MOST_LINES
+            log.warning("%s: so have %d more", self._generation, more, extra=self._about())
 
     def _clear(
         self, late: dict[int, Waiting], now: float, failed: Callable[[int], bool]
@@ -99,7 +121,11 @@ class Lateness:
             told.over = True
             if told.aloud and not failed(sequence):
                 text = f"round {sequence} goes on after {now - told.since:.1f} s"
-                log.info("%s: %s; it had waited for %s", self._generation, text, told.whom)
+                log.info(
+                    "%s: %s; it had waited for %s",
+                    *(self._generation, text, told.whom),
+                    extra=self._about(sequence, told.ranks),
+                )
         past = [sequence for sequence, told in self._told.items() if told.over]
         for sequence in past[: max(0, len(self._told) - MOST_TOLD)]:
             del self._told[sequence]
@@ -112,20 +138,36 @@ class Lateness:
             grace = 0.0 if round_.missing else PEER_GRACE_SECONDS
             if now - round_.opened > timeout + grace:
                 text = _text(round_, self._whom(round_), now)
-                yield sequence, LateError(f"{text}; the {name} is {timeout:g} s")
+                text = f"{text}; the {name} is {timeout:g} s"
+                ranks = self._ranks(round_)
+                yield sequence, LateError(text, round_=sequence, ranks=ranks)
 
     @property
     def _generation(self) -> str:
         return f"generation {self._group.picture.generation[:8]}"
 
-    def _count(self, stalled: int) -> None:
-        self._metrics.stalled_rounds.inc(stalled - self._stalled)
-        self._stalled = stalled
+    def _about(
+        self, sequence: int | None = None, ranks: tuple[int, ...] = ()
+    ) -> dict[str, object]:
+        # There are few of them: see MOST_LINES.
+        generation = self._group.picture.generation
+        return about(generation, round_=sequence, ranks=ranks, each_is_news=True)
+
+    def _note(self, stalled: Iterable[Stalled]) -> None:
+        before, self.stalled = len(self.stalled), list(stalled)
+        self._metrics.stalled_rounds.inc(len(self.stalled) - before)
 
     def _whom(self, round_: Waiting) -> str:
         if round_.missing:
             return self._group.describe(round_.missing)
         return "; ".join(map(self._group.picture.describe, self._group.peers))
+
+    def _ranks(self, round_: Waiting) -> tuple[int, ...]:
+        """Those of whom `_whom` speaks."""
+        if round_.missing:
+            return tuple(round_.missing)
+        nodes = self._group.picture.nodes
+        return tuple(rank for peer in self._group.peers for rank in nodes[peer].ranks)
 
 
 def _text(round_: Waiting, whom: str, now: float) -> str:

@@ -7,16 +7,19 @@ the local part gets there, and how the ranks hear of the result.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gradwire_proto.nonfinite import Finding
     from gradwire_proto.v1 import aggregator_pb2
+    from gradwire_server.accounts import Accounts
     from gradwire_server.chain import Chain
     from gradwire_server.execution import Arrived
     from gradwire_server.kernels import ChunkSum
     from gradwire_server.round import Key, Round
+    from gradwire_server.stopwatch import Stopwatch
 
 
 class Place(Protocol):
@@ -34,6 +37,9 @@ class Place(Protocol):
 class Local(Protocol):
     """The local ranks' side of one round. In order: take, add, then publish or not; release."""
 
+    begun: int
+    """When the last local part was there: nanoseconds of CLOCK_MONOTONIC."""
+
     @property
     def parts(self) -> int:
         """Ranks' chunks that `add` goes through."""
@@ -47,8 +53,8 @@ class Local(Protocol):
         """Put the local ranks' sum into the total."""
         ...
 
-    def publish(self, total: ChunkSum) -> None:
-        """Hand the result to the local ranks."""
+    def publish(self, total: ChunkSum, watch: Stopwatch) -> None:
+        """Hand the result to the local ranks, and write down where the time went."""
         ...
 
     def release(self) -> None:
@@ -130,8 +136,15 @@ class Streamed:
     """See Local; each rank's chunk came in a message, and the result goes out in one."""
 
     def __init__(
-        self, round_: Round[Arrived], slots: PrivateSlots, ranks: list[int], to: Ranks
+        self,
+        round_: Round[Arrived],
+        slots: PrivateSlots,
+        ranks: list[int],
+        to: Ranks,
+        accounts: Accounts,
     ) -> None:
+        self.begun = time.monotonic_ns()
+        self._accounts = accounts
         self._round = round_
         self._slots = slots
         self._ranks = ranks
@@ -157,8 +170,9 @@ class Streamed:
         payloads = [each.payload for each in brought.values() if each.payload is not None]
         total.add_local(payloads, [each.weight for each in brought.values()], list(brought))
 
-    def publish(self, total: ChunkSum) -> None:
+    def publish(self, total: ChunkSum, watch: Stopwatch) -> None:
         """See Local."""
+        self._accounts.streamed(self._round.begun, watch)
         for rank in self._ranks:
             self._to.result(rank, self._round.key, total.whole(), total.finding)
 
@@ -175,6 +189,7 @@ class Chained:
     parts = 0
 
     def __init__(self, chain: Chain, ticket: int) -> None:
+        self.begun = chain.passed(ticket)
         self._chain = chain
         self._ticket = ticket
         self._published = False
@@ -187,9 +202,10 @@ class Chained:
         """See Local."""
         total.adopt(self._chain.weight(self._ticket), self._chain.noted(self._ticket))
 
-    def publish(self, total: ChunkSum) -> None:
+    def publish(self, total: ChunkSum, watch: Stopwatch) -> None:
         """See Local."""
         self._published = True
+        self._chain.spent(self._ticket, watch)
         self._chain.publish(self._ticket, total.finding)
 
     def release(self) -> None:

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import platform
-from collections import Counter as TallyOf
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.gc_collector import GCCollector
-from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from gradwire_proto.stages import STAGES
+from gradwire_server.meters import CodecMeter, JobFigures, Payload, RankFigures
+from gradwire_server.series import Figure, Kind, Series
+from gradwire_server.transport.watch import Status
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from prometheus_client import Metric
-
-_DIRECTIONS = ("sent", "received")
 
 _ROUND_BUCKETS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
     10, 30, 60,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What is exchanged with one peer: bytes, and frames that were damaged on the way."""
-
-    sent: Counter
-    received: Counter
-    resent: Counter
-    damaged: Counter
 
 
 class _Refresh(Collector):
@@ -49,26 +39,157 @@ class _Refresh(Collector):
         return []
 
 
-class _Stragglers(Collector):
-    """A score for each rank that has a seat, and for no other."""
+SLOW_SECONDS = 0.1
+"""Rounds that take longer leave an example of themselves beside the histogram."""
 
-    def __init__(self, jobs: Mapping[object, Callable[[], Mapping[int, float]]]) -> None:
-        self._jobs = jobs
+MOST_LETTERS = 64
+"""Of a generation's name there: OpenMetrics allows 128 for names and values together."""
 
-    def collect(self) -> Iterable[Metric]:
-        """Of several jobs with a rank of one number, the highest."""
-        family = GaugeMetricFamily(
-            "gradwire_rank_straggling",
-            "Part of the time, lately, that others have waited for a local rank: 0 to 1.",
-            labels=["rank"],
-        )
-        highest: dict[int, float] = {}
-        for scores in tuple(self._jobs.values()):
-            for rank, score in scores().items():
-                highest[rank] = max(score, highest.get(rank, 0.0))
-        for rank, score in sorted(highest.items()):
-            family.add_metric([str(rank)], score)
-        return [family]
+_LINKS = (
+    Figure[Status](
+        "gradwire_peer_bytes",
+        "Bytes exchanged with the daemon at an address, as they cross the wire.",
+        Kind.COUNTER,
+        lambda link: link.bytes_sent,
+        {"direction": "sent"},
+    ),
+    Figure[Status](
+        "gradwire_peer_bytes",
+        "",
+        Kind.COUNTER,
+        lambda link: link.bytes_received,
+        {"direction": "received"},
+    ),
+    Figure[Status](
+        "gradwire_frames_resent",
+        "Frames sent again, since one was damaged on the way to the daemon at an address.",
+        Kind.COUNTER,
+        lambda link: link.resent,
+    ),
+    Figure[Status](
+        "gradwire_frames_damaged",
+        "Frames that came damaged from the daemon at an address, and were asked for again.",
+        Kind.COUNTER,
+        lambda link: link.damaged,
+    ),
+    Figure[Status](
+        "gradwire_link_up",
+        "Whether the daemon at an address is linked: 1, or 0 while it has to be waited for.",
+        Kind.LOWEST,
+        lambda link: link.connected,
+    ),
+    Figure[Status](
+        "gradwire_link_reopened",
+        "Streams to or from the daemon at an address that broke and were opened again.",
+        Kind.COUNTER,
+        lambda link: link.reopened,
+    ),
+    Figure[Status](
+        "gradwire_link_bandwidth_bytes_per_second",
+        "What large shares from the daemon at an address reached lately, on their way here.",
+        Kind.HIGHEST,
+        lambda link: link.bandwidth,
+    ),
+    Figure[Status](
+        "gradwire_link_round_trip_seconds",
+        "To the daemon at an address and back, beside whatever is large.",
+        Kind.LOWEST,
+        lambda link: link.round_trip_seconds,
+    ),
+    Figure[Status](
+        "gradwire_link_queued_bytes",
+        "Payload that waits to be written to the daemon at an address.",
+        Kind.TOTAL,
+        lambda link: link.queued_bytes,
+    ),
+)
+
+_PAYLOADS = (
+    Figure[Payload](
+        "gradwire_peer_payload_bytes",
+        "Bytes of shares exchanged with the daemon at an address, before they are encoded.",
+        Kind.COUNTER,
+        lambda payload: payload.sent,
+        {"direction": "sent"},
+    ),
+    Figure[Payload](
+        "gradwire_peer_payload_bytes",
+        "",
+        Kind.COUNTER,
+        lambda payload: payload.received,
+        {"direction": "received"},
+    ),
+)
+
+_RANKS = (
+    Figure[RankFigures](
+        "gradwire_rank_straggling",
+        "Part of the time, lately, that others have waited for a local rank: 0 to 1.",
+        Kind.HIGHEST,
+        lambda rank: rank.straggling,
+    ),
+    Figure[RankFigures](
+        "gradwire_rank_last_arrivals",
+        "How often a local rank was the last of its node to hand a collective in; where there"
+        " are over 64 a second, of the latest 64.",
+        Kind.COUNTER,
+        lambda rank: rank.last_arrivals,
+    ),
+    Figure[RankFigures](
+        "gradwire_rank_steps",
+        "Training steps that a local rank has begun, as its DDP hook counts them.",
+        Kind.COUNTER,
+        lambda rank: rank.steps,
+    ),
+    Figure[RankFigures](
+        "gradwire_rank_communicating_seconds",
+        "Time in which a local rank had a collective under way.",
+        Kind.COUNTER,
+        lambda rank: rank.communicating,
+    ),
+)
+
+_CODECS = (
+    Figure[CodecMeter](
+        "gradwire_codec_raw_bytes",
+        "Bytes that were encoded for a wire.",
+        Kind.COUNTER,
+        lambda codec: codec.raw_bytes,
+    ),
+    Figure[CodecMeter](
+        "gradwire_codec_encoded_bytes",
+        "Bytes that these became.",
+        Kind.COUNTER,
+        lambda codec: codec.encoded_bytes,
+    ),
+    Figure[CodecMeter](
+        "gradwire_codec_error_ratio",
+        "What a wire lost, to what there was, of a share that was looked at: a ratio of norms.",
+        Kind.HIGHEST,
+        lambda codec: codec.error_ratio,
+    ),
+)
+
+_FLIGHT = (
+    Figure[JobFigures](
+        "gradwire_in_flight_bytes",
+        "Room that the chunks of rounds under way take.",
+        Kind.TOTAL,
+        lambda job: job.in_flight_bytes,
+    ),
+    Figure[JobFigures](
+        "gradwire_in_flight_limit_bytes",
+        "Room for chunks of rounds under way, of all jobs.",
+        Kind.TOTAL,
+        lambda job: job.in_flight_limit_bytes,
+    ),
+    Figure[JobFigures](
+        "gradwire_ranks_missing",
+        "Local ranks of jobs here that have not joined.",
+        Kind.TOTAL,
+        lambda job: job.missing_ranks,
+    ),
+)
 
 
 class Metrics:
@@ -79,15 +200,16 @@ class Metrics:
         self.before_scrape: set[Callable[[], None]] = set()
         """Called, in any thread, when somebody reads the metrics."""
         registry.register(_Refresh(self.before_scrape))
-        self.straggling: dict[object, Callable[[], Mapping[int, float]]] = {}
-        """Of each job the scores of its local ranks; called in any thread."""
-        registry.register(_Stragglers(self.straggling))
-        self._holds: TallyOf[str] = TallyOf()
+        # Of each the text of its first figure counts.
+        self.links = Series("peer", _LINKS)
+        self.payloads = Series("peer", _PAYLOADS)
+        self.ranks = Series("rank", _RANKS)
+        self.codecs = Series("wire", _CODECS)
+        self.flight = Series("", _FLIGHT)
+        for each in (self.links, self.payloads, self.ranks, self.codecs, self.flight):
+            registry.register(each)
         self._schedules: dict[str, tuple[Counter, Histogram]] = {}
-        ProcessCollector(registry=registry)
-        GCCollector(registry=registry)
-        build = Info("gradwire_build", "The running daemon.", registry=registry)
-        build.info({"version": version, "python": platform.python_version()})
+        self.build = _describe_process(registry, version)
         self.rounds = Counter(
             "gradwire_rounds_total",
             "Chunks reduced, by the schedule between the nodes.",
@@ -101,25 +223,6 @@ class Metrics:
             buckets=_ROUND_BUCKETS,
             registry=registry,
         )
-        self.peer_bytes = Counter(
-            "gradwire_peer_bytes_total",
-            "Bytes exchanged with the daemon at an address.",
-            ["peer", "direction"],
-            registry=registry,
-        )
-        resent = Counter(
-            "gradwire_frames_resent_total",
-            "Frames sent again, since one was damaged on the way to the daemon at an address.",
-            ["peer"],
-            registry=registry,
-        )
-        damaged = Counter(
-            "gradwire_frames_damaged_total",
-            "Frames that came damaged from the daemon at an address, and were asked for again.",
-            ["peer"],
-            registry=registry,
-        )
-        self._frames = resent, damaged
         self.local_bytes = Counter(
             "gradwire_local_bytes_total",
             "Tensor bytes taken from and given to this node's ranks.",
@@ -132,11 +235,29 @@ class Metrics:
         self.ranks_joined = Gauge(
             "gradwire_ranks_joined", "Ranks that have a seat now.", registry=registry
         )
+        self.resumes = Counter(
+            "gradwire_resumes_total",
+            "Generations taken up again here, since a daemon of theirs was lost.",
+            registry=registry,
+        )
         self.jobs = Gauge("gradwire_jobs", "Jobs that have a rank here now.", registry=registry)
         self.residuals_dropped = Counter(
             "gradwire_residuals_dropped",
             "What a lossy wire had lost of a tensor, and was not made good: the tensor has"
             " another size, or nothing used it.",
+            registry=registry,
+        )
+        spent = Counter(
+            "gradwire_step_seconds_total",
+            "Where the time of rounds went, by stage; see the stages' table.",
+            ["stage"],
+            registry=registry,
+        )
+        self.stage_seconds = {stage: spent.labels(stage=stage) for stage in STAGES}
+        self.ledger_seconds = Counter(
+            "gradwire_ledger_seconds_total",
+            "Time of rounds, from the first local part to the first local result: what the"
+            " stages of gradwire_step_seconds_total add up to.",
             registry=registry,
         )
         self.errors = Counter(
@@ -148,27 +269,16 @@ class Metrics:
             registry=registry,
         )
 
-    def hold_peer(self, address: str) -> Traffic:
-        """The counters of a peer, which stay until each hold is released."""
-        self._holds[address] += 1
-        sent, received = (
-            self.peer_bytes.labels(peer=address, direction=way) for way in _DIRECTIONS
-        )
-        resent, damaged = (each.labels(peer=address) for each in self._frames)
-        return Traffic(sent, received, resent, damaged)
+    def job_begun(self, attempt: int) -> None:
+        """A generation begins here, or is taken up again."""
+        self.jobs.inc()
+        if attempt:
+            self.resumes.inc()
 
-    def release_peer(self, address: str) -> None:
-        """A job that talked to this peer has ended; with the last one its series go."""
-        self._holds[address] -= 1
-        if not self._holds[address]:
-            del self._holds[address]
-            for way in _DIRECTIONS:
-                self.peer_bytes.remove(address, way)
-            for each in self._frames:
-                each.remove(address)
-
-    def round_done(self, schedule: str, seconds: float) -> None:
-        """Count a round."""
+    def round_done(
+        self, schedule: str, seconds: float, of: tuple[str, int] | None = None
+    ) -> None:
+        """Count a round. `of`: its generation and number, to be looked up where it was slow."""
         if schedule not in self._schedules:
             self._schedules[schedule] = (
                 self.rounds.labels(schedule=schedule),
@@ -176,9 +286,22 @@ class Metrics:
             )
         count, duration = self._schedules[schedule]
         count.inc()
-        duration.observe(seconds)
+        if of is None or seconds < SLOW_SECONDS:
+            duration.observe(seconds)
+        else:
+            generation, number = of
+            example = {"generation": generation[:MOST_LETTERS], "round": str(number)}
+            duration.observe(seconds, example)
 
     def rounds_done(self, schedule: str, rounds: int, seconds: float) -> None:
         """Count rounds of which only the sum of their times is known: each gets the mean."""
         for _ in range(rounds):
             self.round_done(schedule, seconds / rounds)
+
+
+def _describe_process(registry: CollectorRegistry, version: str) -> Info:
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    build = Info("gradwire_build", "The running daemon.", registry=registry)
+    build.info({"version": version, "python": platform.python_version()})
+    return build

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 FAILURES_KEPT = 1024
-"""Failed collectives that are remembered though all local ranks have gone on: frames may come
-late. For a rank that lags behind, all are."""
+"""Failed collectives that are remembered though all local ranks have gone on; else, all."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -222,9 +221,8 @@ def _unfit(spec: Spec) -> str:
     """Why no lossy wire carries this."""
     if spec.elements > MOST_ELEMENTS:
         return f"a lossy wire carries at most {MOST_ELEMENTS} elements"
-    if may_lose(spec.op, spec.dtype):
-        return ""
-    return "lossy wires carry sums and means of 16- and 32-bit floats"
+    fits = may_lose(spec.op, spec.dtype)
+    return "" if fits else "lossy wires carry sums and means of 16- and 32-bit floats"
 
 
 class Round(Generic[P]):
@@ -236,6 +234,7 @@ class Round(Generic[P]):
     def __init__(self, key: Key, ranks: tuple[int, ...], opened: float) -> None:
         self.key = key
         self.opened = opened
+        self.begun = 0  # CLOCK_MONOTONIC, nanoseconds; by the first local rank
         self.contributions: dict[int, Contribution] = {}
         self.arrived: deque[P] = deque()
         self._ranks = ranks
@@ -263,11 +262,12 @@ class Round(Generic[P]):
         """Local ranks that have not contributed."""
         return [rank for rank in self._ranks if rank not in self.contributions]
 
-    def contribute(self, rank: int, contribution: Contribution) -> None:
+    def contribute(self, rank: int, contribution: Contribution, now: int = 0) -> None:
         """Take a local rank's chunk."""
         if rank in self.contributions:
-            raise ProtocolError(f"{self}: rank {rank} contributed twice")
+            raise ProtocolError(f"{self}: rank {rank} contributed twice", ranks=[rank])
         self._compare(f"rank {rank}", contribution.spec)
+        self.begun = self.begun or now
         self.contributions[rank] = contribution
 
     def summed(self, who: str, contribution: Contribution) -> None:

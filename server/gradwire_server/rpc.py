@@ -24,6 +24,7 @@ from gradwire_server.errors import (
     ProtocolError,
     RefusedError,
 )
+from gradwire_server.events import Events
 from gradwire_server.group import Member, Node, Picture
 from gradwire_server.job_status import job_status
 from gradwire_server.round import Key
@@ -111,6 +112,7 @@ class Identity:
         self.insecure = False
         self.chunk_bytes = 0
         self.workers: list[Report] = []
+        self.events = Events()
         self.started = time.monotonic()
 
 
@@ -196,12 +198,15 @@ class Aggregator:
             first = pb.ReduceRequest.FromString(await _read(context))
             await _answer(context)
             found, rank = self._jobs.find_seat(first.seat)
-            found.open(rank, _Stream(context))
+            found.open(rank, _Stream(context, found.subject(rank)))
             # Only now: a second stream with the same seat must not end the first.
             job, life = found, _life(found, rank, context)
             while (data := await context.read()) is not grpc.aio.EOF:
                 request, payload = wire.split(data, pb.ReduceRequest)
                 if request.HasField("spec"):
+                    job.engine.accounts.said(
+                        rank, request.steps, request.communicating_nanoseconds
+                    )
                     job.engine.contribute(rank, *read_request(request, payload))
                 else:
                     job.engine.settling.hold(
@@ -223,7 +228,7 @@ class Aggregator:
         job, rank = self._jobs.find_seat(first.seat)
         tray, ready = job.tray(rank), asyncio.Event()
         tray.open(ready.set)
-        writer = asyncio.create_task(_empty(tray, ready, context))
+        writer = asyncio.create_task(_empty(tray, ready, context, job.subject(rank)))
         try:
             while (data := await context.read()) is not grpc.aio.EOF:
                 job.send(rank, data)
@@ -256,6 +261,7 @@ class Aggregator:
             socket=self._identity.socket,
             metrics=self._identity.metrics,
             jobs=[job_status(job) for job in self._jobs.all],
+            events=self._identity.events.latest(),
         )
         response.uptime.FromMilliseconds(
             int(1000 * (time.monotonic() - self._identity.started))
@@ -287,8 +293,9 @@ class _Stream:
 
     inline = True
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, subject: dict[str, object]) -> None:
         self._context = context
+        self._subject = subject
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._writer = asyncio.create_task(self._pump())
         context.add_done_callback(self._stop)  # type: ignore[arg-type]  # hinted for sync calls
@@ -306,11 +313,13 @@ class _Stream:
             try:
                 await self._context.write(response)
             except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
-                log.info("a rank's stream is gone: %s", error)
+                log.info("a rank's stream is gone: %s", error, extra=self._subject)
                 return
 
 
-async def _empty(tray: Tray, ready: asyncio.Event, context: Context) -> None:
+async def _empty(
+    tray: Tray, ready: asyncio.Event, context: Context, subject: dict[str, object]
+) -> None:
     """Write what is in a tray, as fast as the rank reads it. Runs until cancelled."""
     try:
         while True:
@@ -319,7 +328,7 @@ async def _empty(tray: Tray, ready: asyncio.Event, context: Context) -> None:
             ready.clear()
             await ready.wait()
     except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
-        log.info("a rank's stream of letters is gone: %s", error)
+        log.info("a rank's stream of letters is gone: %s", error, extra=subject)
 
 
 async def _read(context: Context) -> bytes:

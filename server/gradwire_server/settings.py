@@ -76,6 +76,8 @@ class Settings(BaseSettings):
     """How chunks travel; equal on all daemons of a job."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level that is logged."""
+    log_format: Literal["auto", "text", "json"] = "text"
+    """Lines for people, or one JSON object a line; auto: text on a terminal, else JSON."""
     embedded: bool = False
     """End when the last rank has left."""
 

@@ -35,6 +35,8 @@ class Straggling:
         """For each rank, and altogether: seconds, the older the less."""
         self._counted = dict.fromkeys(self._waited, now)
         """Until when it is counted that a rank was waited for."""
+        self.last_arrivals = dict.fromkeys(self._waited, 0)
+        """How often each came last, of the collectives that are known."""
         self._next = 0
         """Collectives before this one have all been counted."""
         self._came: Arrivals = {}
@@ -79,7 +81,9 @@ class Straggling:
                     rank, begins[sequence], onward, times.get(rank), now
                 )
             complete = complete and present <= times.keys()
-            done = sequence + 1 if complete else done
+            if complete:
+                done = sequence + 1
+                self._count_last(times)
         # Where some were missed, those that are known are a sample.
         sampled = bool(known) and known[0] > self._next
         self._settle(waited, begins[known[0]] if sampled else self._looked, now)
@@ -107,6 +111,11 @@ class Straggling:
         begin = max(begin, self._counted[rank])
         self._counted[rank] = max(until, self._counted[rank])
         return max(0.0, until - begin)
+
+    def _count_last(self, times: Mapping[int, float]) -> None:
+        last = max(times, key=lambda rank: times[rank], default=None)
+        if len(times) > 1 and last in self.last_arrivals:
+            self.last_arrivals[last] += 1
 
     def _settle(self, waited: Mapping[int, float], since: float, now: float) -> None:
         passed = now - self._looked

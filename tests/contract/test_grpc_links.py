@@ -28,7 +28,7 @@ from gradwire_server.testing_links import (
 from gradwire_server.transport.base import Left, Part
 from gradwire_server.transport.grpc import GrpcTransport
 from gradwire_server.transport.hearing import MOST_PINGS
-from gradwire_server.transport.link import Status
+from gradwire_server.transport.watch import Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -68,5 +68,5 @@ def test_a_short_header_is_refused() -> None:
 def test_a_header_of_another_kind_or_version_is_refused(position: int) -> None:
     header = bytearray(pack_header(LAYOUT, NONCE))
     header[position] ^= 0xFF
-    with pytest.raises(ValueError, match=re.escape("expected an arena of version 4")):
+    with pytest.raises(ValueError, match=re.escape("expected an arena of version 5")):
         unpack_header(bytes(header))

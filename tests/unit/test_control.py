@@ -14,11 +14,11 @@ from gradwire_proto.control import (
     FOREVER,
     LONGEST_SPEC,
     SHARES,
-    TIMES_KEPT,
     Control,
     Ticket,
 )
 from gradwire_proto.control import STREAMS as IN_MESSAGES
+from gradwire_proto.diary import TIMES_KEPT
 
 LAYOUT = Layout(ranks=3, slots=2, chunk_bytes=64)
 
@@ -56,7 +56,8 @@ def test_the_latest_collectives_have_the_times_at_which_they_were_handed_in(
     control: Control,
 ) -> None:
     for sequence in range(2 * TIMES_KEPT):
-        control.submitted(1, sequence + 1, sequence * 1_000_000_000)
+        control.diary.hand_in(1, sequence + 1, sequence * 1_000_000_000)
+        control.submitted(1, sequence + 1)
     last = 2 * TIMES_KEPT - 1
     assert control.handed_in(1, last - 1) == {last - 1: last - 1, last: last}
     # The oldest place may be written while it is read.
@@ -131,5 +132,5 @@ def test_a_wait_without_a_wake_ends_at_its_time(control: Control) -> None:
 
 
 def test_a_spec_with_the_longest_text_fits() -> None:
-    assert SLOT_BLOCK_BYTES - LONGEST_SPEC == 128
+    assert SLOT_BLOCK_BYTES - LONGEST_SPEC == 256
     assert LONGEST_SPEC > 3 * 400 + 100

@@ -22,6 +22,7 @@ from gradwire_server.transport.base import Message, Part
 if TYPE_CHECKING:
     from gradwire_server.kernels import ChunkSum
     from gradwire_server.local import Place
+    from gradwire_server.stopwatch import Stopwatch
 
 Failure = aggregator_pb2.Failure
 RING = peer_pb2.SCHEDULE_RING
@@ -313,6 +314,7 @@ def test_nothing_is_left_running_after_an_end_in_mid_round(how: str) -> None:
 class Borrowed:
     """Local ranks' memory that was not asked for yet."""
 
+    begun = 0
     parts = 1
     released = 0
 
@@ -322,7 +324,7 @@ class Borrowed:
     def add(self, total: ChunkSum) -> None:
         raise AssertionError(total)
 
-    def publish(self, total: ChunkSum) -> None:
+    def publish(self, total: ChunkSum, watch: Stopwatch) -> None:
         raise AssertionError(total)
 
     def release(self) -> None:

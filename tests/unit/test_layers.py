@@ -26,7 +26,8 @@ PURE = [
     *sorted(SERVER.glob("reduce/*.py")),
 ]
 PURE_LINKS = [
-    SERVER / "transport" / f"{name}.py" for name in ("assembly", "base", "journal", "stripes")
+    SERVER / "transport" / f"{name}.py"
+    for name in ("assembly", "base", "clocks", "journal", "stripes")
 ]
 PURE_SERVER_MODULES = ("group", "ledger", "round", "reduce", "errors")
 CLIENT = ROOT / "client" / "gradwire"

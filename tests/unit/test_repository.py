@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gradwire_ops import metrics_table
 from gradwire_server.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -23,15 +24,29 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 # Dashboards and alerts of others hang on these names.
 METRICS = {
     "gradwire_build",
+    "gradwire_codec_encoded_bytes",
+    "gradwire_codec_error_ratio",
+    "gradwire_codec_raw_bytes",
     "gradwire_errors",
     "gradwire_frames_damaged",
     "gradwire_frames_resent",
+    "gradwire_in_flight_bytes",
+    "gradwire_in_flight_limit_bytes",
     "gradwire_jobs",
+    "gradwire_link_bandwidth_bytes_per_second",
+    "gradwire_link_queued_bytes",
+    "gradwire_link_reopened",
+    "gradwire_link_round_trip_seconds",
+    "gradwire_link_up",
     "gradwire_local_bytes",
     "gradwire_peer_bytes",
+    "gradwire_peer_payload_bytes",
+    "gradwire_rank_last_arrivals",
     "gradwire_rank_straggling",
     "gradwire_ranks_joined",
+    "gradwire_ranks_missing",
     "gradwire_residuals_dropped",
+    "gradwire_resumes",
     "gradwire_round_seconds",
     "gradwire_rounds",
     "gradwire_stalled_rounds",
@@ -86,6 +101,12 @@ def test_a_folder_of_the_repository_is_not_importable(folder: str) -> None:
 def test_the_daemon_has_the_metrics_it_promised() -> None:
     families = Metrics(CollectorRegistry(), "0").registry.collect()
     assert METRICS - {family.name for family in families} == set()
+
+
+def test_the_table_of_metrics_is_as_they_are_declared() -> None:
+    names = {re.sub("_(total|info)$", "", row.name) for row in metrics_table.rows()}
+    assert names >= METRICS
+    assert metrics_table.PAGE.read_text() == metrics_table.page(), "make metrics writes it"
 
 
 def test_the_dashboard_asks_only_for_metrics_that_exist() -> None:

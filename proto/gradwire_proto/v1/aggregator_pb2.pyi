@@ -183,7 +183,7 @@ class Disagreement(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., mine: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., theirs: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ...) -> None: ...
 
 class ReduceRequest(_message.Message):
-    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "settled_sequence", "settled_chunk", "payload")
+    __slots__ = ("seat", "sequence", "chunk", "spec", "weight", "settled_sequence", "settled_chunk", "steps", "communicating_nanoseconds", "payload")
     SEAT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +191,8 @@ class ReduceRequest(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SETTLED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SETTLED_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATING_NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     seat: str
     sequence: int
@@ -199,8 +201,10 @@ class ReduceRequest(_message.Message):
     weight: float
     settled_sequence: int
     settled_chunk: int
+    steps: int
+    communicating_nanoseconds: int
     payload: bytes
-    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., settled_sequence: _Optional[int] = ..., settled_chunk: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, seat: _Optional[str] = ..., sequence: _Optional[int] = ..., chunk: _Optional[int] = ..., spec: _Optional[_Union[_tensor_pb2.Spec, _Mapping[str, object]]] = ..., weight: _Optional[float] = ..., settled_sequence: _Optional[int] = ..., settled_chunk: _Optional[int] = ..., steps: _Optional[int] = ..., communicating_nanoseconds: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ReduceResponse(_message.Message):
     __slots__ = ("sequence", "chunk", "failure", "nonfinite", "rejoin", "payload")
@@ -295,7 +299,7 @@ class Departure(_message.Message):
     def __init__(self) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("scope", "kind", "reason")
+    __slots__ = ("scope", "kind", "reason", "round", "ranks")
     class Scope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SCOPE_UNSPECIFIED: _ClassVar[Failure.Scope]
@@ -323,10 +327,14 @@ class Failure(_message.Message):
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     scope: Failure.Scope
     kind: Failure.Kind
     reason: str
-    def __init__(self, scope: _Optional[_Union[Failure.Scope, str]] = ..., kind: _Optional[_Union[Failure.Kind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    round: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, scope: _Optional[_Union[Failure.Scope, str]] = ..., kind: _Optional[_Union[Failure.Kind, str]] = ..., reason: _Optional[str] = ..., round: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("seat",)

@@ -9,6 +9,8 @@ from gradwire_server.errors import ProtocolError
 from gradwire_server.transport.stripes import ALIGNMENT, MOST_PIECES, WINDOW
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gradwire_server.transport.base import Part
 
 
@@ -55,8 +57,13 @@ class Assembler:
     Holds no more of a share than a share may have, and no more than WINDOW of them.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(
+        self, most_bytes: int, own_seconds: Callable[[int], float | None] = lambda _: None
+    ) -> None:
+        """`own_seconds`: a time of the sender's clock in this node's, if that is known."""
         self._most = most_bytes
+        self._own_seconds = own_seconds
+        self._now = 0.0
         self._open: dict[int, _Assembly] = {}
         self._whole: dict[int, Part] = {}
         """Parts that are complete, while the one that goes before them is not."""
@@ -71,8 +78,9 @@ class Assembler:
         """Bytes of shares that are not complete."""
         return sum(each.received for each in self._open.values())
 
-    def take(self, arrived: Opening | Piece | Skip) -> list[Part]:
+    def take(self, arrived: Opening | Piece | Skip, now: float = 0.0) -> list[Part]:
         """The parts whose turn has now come; ProtocolError where the peer breaks the rules."""
+        self._now = now
         match arrived:
             case Opening():
                 return self._begin(arrived)
@@ -143,7 +151,12 @@ class Assembler:
             if offset != end:
                 raise ProtocolError(f"share {opening.number} has a hole or a knot at {end}")
             end += payload.nbytes
-        part = replace(opening.part, pieces=tuple(payload for _, payload in pieces))
+        part = replace(
+            opening.part,
+            pieces=tuple(payload for _, payload in pieces),
+            left_at=self._own_seconds(opening.part.sent_ns),
+            came_at=self._now,
+        )
         del self._open[opening.number]
         self._whole[opening.number] = part
         if not opening.after or self._is_settled(opening.after):

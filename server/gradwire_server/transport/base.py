@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ class Part:
     pieces: tuple[memoryview, ...]
     finding: Finding | None = None
     """Partial: what one of the ranks brought. Final: that it is not finite."""
+    sent_ns: int = field(default=0, compare=False)
+    """When the sender handed it to its link, by the sender's monotonic clock; 0: not known."""
+    left_at: float | None = field(default=None, compare=False)
+    """The same in seconds of this node's monotonic clock; None: not known."""
+    came_at: float = field(default=0.0, compare=False)
+    """When the last of it arrived, by this node's monotonic clock; 0: not known."""
 
     @property
     def size(self) -> int:

@@ -298,8 +298,11 @@ class Dialler:
             for lane in range(1, count)
         )
         for trouble_ in sorted({*await asyncio.gather(*opening)} - {""}):
-            log.warning("link to node %d: no connection to %s", peer, trouble_)
-        log.info("link to node %d: %s%d connections", peer, way, link.status.connections)
+            log.warning(
+                "link to node %d: no connection to %s", peer, trouble_, extra=link.subject
+            )
+        what = peer, way, link.status.connections
+        log.info("link to node %d: %s%d connections", *what, extra=link.subject)
 
     async def _open_lane(
         self, link: Link, place: tuple[str, int], count: int, tasks: asyncio.TaskGroup

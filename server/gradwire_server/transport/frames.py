@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
@@ -24,10 +25,17 @@ if TYPE_CHECKING:
 class Ping:
     """Asks for a Pong."""
 
+    nanoseconds: int = 0
+    """Of the speaker's monotonic clock, where it wants to compare clocks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Answers a Ping."""
+    """Answers a Ping. Nanoseconds, where clocks are compared: see clocks."""
+
+    asked: int = 0
+    heard: int = 0
+    answered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +78,15 @@ def short(message: Short) -> pb.Frame:
         case Skip():
             return pb.Frame(skip=pb.Skip(number=message.number))
         case Ping():
-            return pb.Frame(ping=pb.Ping())
+            return pb.Frame(ping=pb.Ping(nanoseconds=message.nanoseconds))
         case Pong():
-            return pb.Frame(pong=pb.Pong())
+            return pb.Frame(
+                pong=pb.Pong(
+                    asked_nanoseconds=message.asked,
+                    heard_nanoseconds=message.heard,
+                    answered_nanoseconds=message.answered,
+                )
+            )
         case Goodbye():
             return pb.Frame(goodbye=pb.Goodbye())
         case _:
@@ -80,7 +94,7 @@ def short(message: Short) -> pb.Frame:
 
 
 def opening(part: Part, number: int, after: int, size: int) -> pb.Frame:
-    """The frame of a share's first piece, to be joined with it."""
+    """The frame of a share's first piece, to be joined with it: it is handed over now."""
     share = pb.Share(
         sequence=part.key.sequence,
         chunk=part.key.chunk,
@@ -93,6 +107,7 @@ def opening(part: Part, number: int, after: int, size: int) -> pb.Frame:
         after=after,
         size=size,
         nonfinite=None if part.finding is None else part.finding.write(),
+        sent_nanoseconds=time.monotonic_ns(),
     )
     return pb.Frame(share=share)
 
@@ -169,6 +184,7 @@ def _opening(frame: pb.Frame, payload: memoryview) -> Opening:
         Spec.read(share.spec),
         (payload,),
         nonfinite.read(share.nonfinite) if share.HasField("nonfinite") else None,
+        share.sent_nanoseconds,
     )
     settled = (share.settled_sequence, share.settled_chunk)
     return Opening(share.number, share.after, share.size, part, settled)
@@ -179,14 +195,19 @@ def _abort(frame: pb.Frame) -> Abort:
     return Abort(None if failure.scope == failure.SCOPE_JOB else frame.abort.sequence, failure)
 
 
+def _pong(frame: pb.Frame) -> Pong:
+    said = frame.pong
+    return Pong(said.asked_nanoseconds, said.heard_nanoseconds, said.answered_nanoseconds)
+
+
 _READERS: dict[str, Callable[[pb.Frame, memoryview], Heard]] = {
     "share": _opening,
     "piece": lambda frame, payload: Piece(frame.piece.number, frame.piece.offset, payload),
     "abort": lambda frame, _: _abort(frame),
     "left": lambda frame, _: Left(frame.left.rank, frame.left.sequences),
     "skip": lambda frame, _: Skip(frame.skip.number),
-    "ping": lambda *_: Ping(),
-    "pong": lambda *_: Pong(),
+    "ping": lambda frame, _: Ping(frame.ping.nanoseconds),
+    "pong": lambda frame, _: _pong(frame),
     "note": lambda frame, payload: Posted(frame.note, payload),
     "goodbye": lambda *_: Goodbye(),
 }

@@ -8,13 +8,14 @@ import secrets
 from typing import TYPE_CHECKING
 
 from gradwire_server.errors import LostError, ProtocolError
+from gradwire_server.logs import about
 from gradwire_server.transport.dialling import Dialler
 from gradwire_server.transport.greeting import Greeting
-from gradwire_server.transport.link import Link, Status
+from gradwire_server.transport.link import Link
 from gradwire_server.transport.precedence import ALONE
 from gradwire_server.transport.stripes import AUTO, MOST_LANES
 from gradwire_server.transport.vigil import Limits
-from gradwire_server.transport.watch import Watch
+from gradwire_server.transport.watch import Status, Watch
 
 if TYPE_CHECKING:
     from gradwire_proto.v1 import aggregator_pb2
@@ -70,12 +71,12 @@ class GrpcTransport:
         self._links: dict[int, Link] = {}
         self._met: dict[int, Link] = {}
         """Those, and the ones to which lane 0 has not come yet."""
-        self._held: list[str] = []
         self._changed = asyncio.Event()
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._trouble: dict[int, str] = {}
         self._settled: Key | None = None
         self._closing = False
+        metrics.links.add(self, self._figures)
         if not attempt:
             self.ready.set()
 
@@ -121,6 +122,10 @@ class GrpcTransport:
             for peer in self._group.peers
         }
 
+    def _figures(self) -> list[tuple[str, Status]]:
+        nodes = self._group.picture.nodes
+        return [(nodes[peer].address, link.status) for peer, link in tuple(self._met.items())]
+
     async def send(self, target: int, message: Message) -> None:
         """See transport.base.Transport."""
         if (link := self._links.get(target)) is not None:
@@ -145,7 +150,8 @@ class GrpcTransport:
             async with asyncio.timeout(GOODBYE_SECONDS):
                 await asyncio.gather(*(link.part() for link in self._links.values()))
         except TimeoutError:
-            log.info("a peer did not take its goodbye")
+            extra = about(self._group.picture.generation)
+            log.info("a peer did not take its goodbye", extra=extra)
         await self.abandon()
 
     async def abandon(self) -> None:
@@ -157,8 +163,7 @@ class GrpcTransport:
         await asyncio.gather(*self._dials.values(), return_exceptions=True)
         for link in self._met.values():
             await link.close()
-        while self._held:
-            self._metrics.release_peer(self._held.pop())
+        self._metrics.links.drop(self)
 
     # -- accepting
 
@@ -252,14 +257,12 @@ class GrpcTransport:
 
     def _make(self, peer: int) -> Link:
         address = self._group.picture.nodes[peer].address
-        traffic = self._metrics.hold_peer(address)
-        self._held.append(address)
         link = self._met[peer] = Link(
             peer,
             f"node {peer} at {address}",
             self._chunk_bytes,
             self._receiver,
-            Watch(peer, traffic, self._precedence),
+            Watch(peer, self._precedence, self._group.picture.generation),
             self._precedence,
             self._limits,
             self._most_untold,

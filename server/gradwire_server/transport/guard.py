@@ -55,7 +55,11 @@ class Guarded(Protocol):
 class Guard:
     """Of a link to a place; see vigil for what it thinks."""
 
-    def __init__(self, link: Guarded, place: str, limits: Limits) -> None:
+    def __init__(
+        self, link: Guarded, place: str, limits: Limits, subject: dict[str, object]
+    ) -> None:
+        """`subject` goes with every line that is logged."""
+        self._subject = subject
         self._link = link
         self._place = place
         self._limits = limits
@@ -121,6 +125,7 @@ class Guard:
             what or f"nothing from {self._place}",
             seconds,
             self._limits.silent_seconds,
+            extra=self._subject,
         )
 
     def _tell_of_break(self, now: float) -> None:
@@ -130,16 +135,19 @@ class Guard:
         if not self._link.down:
             if not self._told:
                 what = self._place, self._broken
-                log.info("a connection to %s broke (%s) and was opened again", *what)
+                text = "a connection to %s broke (%s) and was opened again"
+                log.info(text, *what, extra=self._subject)
             self._broken, self._told = "", False
         elif not self._told and now - self._broke > TELL_SECONDS:
             self._told = True
-            log.info("a connection to %s broke (%s)", self._place, self._broken)
+            what = self._place, self._broken
+            log.info("a connection to %s broke (%s)", *what, extra=self._subject)
 
     def _be_calm(self, now: float) -> None:
         self._tell_of_break(now)
         if self._outage is None:
             return
         self._link.refresh(wanted=False)
-        log.info("%s is back after %.1f s", self._place, now - self._outage)
+        seconds = now - self._outage
+        log.info("%s is back after %.1f s", self._place, seconds, extra=self._subject)
         self._outage = None

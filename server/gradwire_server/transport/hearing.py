@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from gradwire_proto.dtypes import WIDEST_BYTES
@@ -13,7 +14,8 @@ from gradwire_server.transport.frames import Ping, Pong, Posted, Settled
 from gradwire_server.transport.stripes import BULK_BYTES
 
 if TYPE_CHECKING:
-    from gradwire_server.transport.base import PostReceiver
+    from gradwire_server.transport.base import Part, PostReceiver
+    from gradwire_server.transport.pulse import Pulse
     from gradwire_server.transport.settled import Told
 
 MOST_PINGS = 64
@@ -25,6 +27,11 @@ class Speaker(Protocol):
 
     bulk: asyncio.Event
     settlement: Told
+    pulse: Pulse
+
+    def measure(self, part: Part) -> None:
+        """A large share has come just now."""
+        ...
 
     def answer(self) -> None:
         """Answer a question of the other side's."""
@@ -41,7 +48,8 @@ class Hearing:
         self._receiver = receiver
         self._speaker = speaker
         # A chunk of bytes may be summed in the widest type there is.
-        self._assembler = Assembler(WIDEST_BYTES * chunk_bytes)
+        own_seconds = speaker.pulse.clocks.own_seconds
+        self._assembler = Assembler(WIDEST_BYTES * chunk_bytes, own_seconds)
         self._pings = 0
         self._pong: asyncio.Future[None] | None = None
 
@@ -78,7 +86,11 @@ class Hearing:
     def _hear_of_share(self, heard: Opening | Piece | Skip) -> None:
         if isinstance(heard, Opening):
             self._hear_settled(*heard.settled)
-        for part in self._assembler.take(heard):
+        now = time.monotonic()
+        for part in self._assembler.take(heard, now):
+            if part.came_at == now and part.size >= BULK_BYTES:
+                # Others of them have waited for one that was sent before.
+                self._speaker.measure(part)
             self._receiver.receive(self._peer, part)
         if isinstance(heard, Opening) and heard.size >= BULK_BYTES:
             self._speaker.bulk.set()

@@ -101,6 +101,11 @@ class Lane:
         """Nothing is written."""
         return self._writer is None or self._writer.done()
 
+    @property
+    def served(self) -> bool:
+        """It has had a stream."""
+        return self._writer is not None
+
     def open(self, write: Write, heard: int) -> None:
         """Go on with this stream, where the other side has heard so much.
 

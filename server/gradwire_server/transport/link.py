@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -13,6 +13,7 @@ from gradwire_server.errors import CorruptedError, ProtocolError
 from gradwire_server.transport import frames
 from gradwire_server.transport.assembly import Skip
 from gradwire_server.transport.base import Part
+from gradwire_server.transport.ending import NO_GOODBYE, OWN_FAULT, Ending
 from gradwire_server.transport.frames import Goodbye, Ping, Pong
 from gradwire_server.transport.guard import Guard
 from gradwire_server.transport.hearing import Hearing
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from gradwire_server.transport.lane import Read, Write
     from gradwire_server.transport.precedence import Standing
     from gradwire_server.transport.vigil import Limits
-    from gradwire_server.transport.watch import Watch
+    from gradwire_server.transport.watch import Status, Watch
 
 PINGS = 8
 """The least of so many round trips is taken for the way's."""
@@ -39,32 +40,6 @@ KEY_BYTES = 16
 
 SETTLE_SECONDS = 0.02
 """What is settled is told after this time, if no share went that could tell it."""
-
-_NO_GOODBYE = "its process or its connection ended without a goodbye"
-
-
-class Status(NamedTuple):
-    """A link as people see it."""
-
-    connected: bool = False
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    connections: int = 0
-    silent_seconds: float = 0.0
-
-
-class Ending(NamedTuple):
-    """How a stream ended."""
-
-    reason: str = ""
-    """Nothing: with a goodbye."""
-    fault: bool = False
-    """Of the other side, or of what carries the bytes: another stream would not help."""
-    clean: bool = False
-
-
-_OWN_FAULT = Ending("this daemon made a mistake of its own", fault=True)
-"""Where it raised what it should not: another stream would meet the same."""
 
 
 class Link:
@@ -90,7 +65,7 @@ class Link:
         """Set once there was so much that several lanes would carry it sooner."""
         self.closing = False
         """This node is done: what ends now was meant to."""
-        self.trouble = _NO_GOODBYE
+        self.trouble = NO_GOODBYE
         """What ended a stream last, or was in the way of another."""
         self.over = asyncio.Event()
         """Nothing goes any more."""
@@ -98,13 +73,14 @@ class Link:
         self.settlement = Told()
         self.lost = ""
         """Why it is."""
+        self.subject = watch.subject
         self._peer = peer
         self._receiver = receiver
         self._watch = watch
         self._standing = standing
         self._limits = limits
         self._most_untold = most_untold
-        self._guard = Guard(self, place, limits)
+        self._guard = Guard(self, place, limits, watch.subject)
         self._guarding: asyncio.Task[None] | None = None
         self._lanes: dict[int, Lane] = {}
         self._claimed = {0}
@@ -128,11 +104,27 @@ class Link:
     @property
     def status(self) -> Status:
         """How the link is."""
-        connections = sum(lane.up for lane in self._lanes.values())
-        sent, received = self._watch.sent_bytes, self._watch.received_bytes
-        connected = 0 in self._lanes and self._lanes[0].up
-        silent = self._guard.silent_seconds if self.up else 0.0
-        return Status(connected, sent, received, connections, silent)
+        # In any thread: lanes may come meanwhile.
+        lanes = tuple(self._lanes.values())
+        return self._watch.status._replace(
+            connected=0 in self._lanes and self._lanes[0].up,
+            connections=sum(lane.up for lane in lanes),
+            silent_seconds=self._guard.silent_seconds if self.up else 0.0,
+            round_trip_seconds=self.round_trip_seconds,
+            queued_bytes=sum(lane.queued_bytes for lane in lanes),
+        )
+
+    @property
+    def clock_offset_ns(self) -> int | None:
+        """The peer's monotonic clock less this node's; None where it is not known."""
+        best = self.pulse.clocks.best
+        return None if best is None else best.offset
+
+    @property
+    def round_trip_seconds(self) -> float | None:
+        """To the peer and back, beside whatever is large; None where it is not known."""
+        best = self.pulse.clocks.best
+        return None if best is None else best.round_trip / 1e9
 
     def claim(self, lane: int) -> bool:
         """Whether nobody has had this lane; from now on somebody has."""
@@ -247,6 +239,12 @@ class Link:
             least = min(least, time.monotonic() - begun)
         return least
 
+    def measure(self, part: Part) -> None:
+        """See hearing.Speaker."""
+        if part.left_at is not None:
+            trip = self.round_trip_seconds or 0.0
+            self._watch.bandwidth.arrived(part.left_at, part.came_at, trip)
+
     def answer(self) -> None:
         """Answer a question of the other side's."""
         self._lanes[0].put(Sending(1), frames.short(Pong()))
@@ -313,6 +311,7 @@ class Link:
         if lane.closed:
             return
         try:
+            self._watch.reopened_count += lane.served
             lane.open(write, heard)
         except ProtocolError as error:
             self.lose(f"it broke the rules: {error}")
@@ -325,11 +324,11 @@ class Link:
 
     async def _read_on(self, number: int, lane: Lane, read: Read) -> None:
         reader = self._readers[number] = asyncio.create_task(self._listen(lane, read))
-        ending = Ending(_NO_GOODBYE)
+        ending = Ending(NO_GOODBYE)
         try:
             await asyncio.wait([reader])
             if not reader.cancelled():
-                ending = _OWN_FAULT
+                ending = OWN_FAULT
                 ending = reader.result()
             if not ending.reason:
                 await lane.finish()
@@ -391,9 +390,9 @@ class Link:
                 if heard is not None:
                     self._hearing.hear(heard)
         except BROKEN as error:
-            return Ending(f"{_NO_GOODBYE} ({words(error)})")
+            return Ending(f"{NO_GOODBYE} ({words(error)})")
         except CorruptedError as error:
             return Ending(str(error), fault=True)
         except (ValueError, ProtocolError) as error:
             return Ending(f"it broke the rules: {error}", fault=True)
-        return Ending(_NO_GOODBYE, clean=True)
+        return Ending(NO_GOODBYE, clean=True)

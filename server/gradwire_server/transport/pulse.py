@@ -11,12 +11,19 @@ import grpc
 from gradwire_proto import wire
 from gradwire_server.errors import CorruptedError
 from gradwire_server.transport import frames
+from gradwire_server.transport.clocks import Clocks
 from gradwire_server.transport.frames import Ping, Pong
 from gradwire_server.transport.lane import BROKEN, NOTHING
 
 if TYPE_CHECKING:
     from gradwire_server.transport.frames import Short
     from gradwire_server.transport.lane import Read, Write
+
+
+FEW = 8
+"""While there are fewer samples of the clocks, it asks faster."""
+
+FAST_SECONDS = 0.05
 
 
 class Pulse:
@@ -28,15 +35,15 @@ class Pulse:
     def __init__(self, beat_seconds: float) -> None:
         self.heard = 0
         """Frames that came."""
-        self.round_trip_seconds: float | None = None
-        """The last one's."""
+        self.clocks = Clocks()
+        """This node's and the peer's."""
         self.wanted = asyncio.Event()
         """Whoever dials should open it, or open it afresh."""
         self._beat = beat_seconds
         self._stream: asyncio.Task[None] | None = None
         self._closed = False
-        self._asked: float | None = None
-        self._answer = False
+        self._answer: tuple[int, int] | None = None
+        """What was asked last, and when it was heard: to be answered."""
         self._news = asyncio.Event()
 
     @property
@@ -76,7 +83,7 @@ class Pulse:
         self.interrupt()
 
     async def _run(self, read: Read, write: Write) -> None:
-        self._answer, self._asked = False, None
+        self._answer = None
         writer = asyncio.create_task(self._write(write))
         reader = asyncio.create_task(self._listen(read))
         try:
@@ -91,18 +98,21 @@ class Pulse:
         beat = loop.time()
         try:
             while True:
-                if self._answer:
-                    self._answer = False
-                    await write(_sealed(Pong()))
+                if self._answer is not None:
+                    answer, self._answer = self._answer, None
+                    await write(_sealed(Pong(*answer, time.monotonic_ns())))
                 if (now := loop.time()) >= beat:
-                    beat = now + self._beat
-                    self._asked = time.monotonic()
-                    await write(_sealed(Ping()))
+                    beat = now + self._pause
+                    await write(_sealed(Ping(self.clocks.ask(time.monotonic_ns()))))
                 self._news.clear()
-                if not self._answer:
+                if self._answer is None:
                     await happens(self._news, beat - loop.time())
         except BROKEN:
             return
+
+    @property
+    def _pause(self) -> float:
+        return self._beat if self.clocks.count >= FEW else min(FAST_SECONDS, self._beat)
 
     async def _listen(self, read: Read) -> None:
         try:
@@ -113,17 +123,19 @@ class Pulse:
             return
 
     def _hear(self, data: bytes) -> None:
+        now = time.monotonic_ns()
         try:
             frame, _ = frames.unseal(data)
         except (CorruptedError, ValueError):
             return
         kind = frame.WhichOneof("kind")
         if kind == "ping":
-            self._answer = True
+            self._answer = frame.ping.nanoseconds, now
             self._news.set()
-        elif kind == "pong" and self._asked is not None:
-            self.round_trip_seconds = time.monotonic() - self._asked
-            self._asked = None
+        elif kind == "pong":
+            said = frame.pong
+            times = said.asked_nanoseconds, said.heard_nanoseconds, said.answered_nanoseconds
+            self.clocks.answered(*times, now)
 
 
 def _sealed(message: Short) -> bytes:

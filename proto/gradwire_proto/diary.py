@@ -1,0 +1,159 @@
+"""When a ticket passed which stage: kept in the arena, beside the counters (see control.py).
+
+Each rank in turn writes what it did with a ticket, then the daemon, where other nodes have a
+part in it; the first rank reads all of that when it has taken the result, and adds it to totals
+of its own. Every moment between a ticket's beginning and its end is in just one stage, so the
+stages add up (see stages.py). All times are of CLOCK_MONOTONIC, in nanoseconds, which all
+processes of a host share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gradwire_proto.stages import STAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gradwire_proto.stages import Stage
+
+TIMES_KEPT = 64
+"""Of so many of its latest collectives each rank has written when it handed them in."""
+
+# Words of a rank's block.
+SUBMITTED, HANDED_IN = 9, 64
+_STEPS, _UNDER_WAY, _SINCE, _TOTALS, _STEP = 45, 46, 47, 48, 58
+# Words of a slot's block.
+_BEGAN, _STAMP = 16, 17
+_SPENT = 18
+"""The first of one word a stage."""
+
+_PLACES = {stage: place for place, stage in enumerate(STAGES)}
+_COPY_IN, _COPY_OUT = _PLACES["copy_in"], _PLACES["copy_out"]
+_WAIT_LOCAL, _QUEUE, _LOCAL_SUM = _PLACES["wait_local"], _PLACES["queue"], _PLACES["local_sum"]
+
+
+class Totals(NamedTuple):
+    """Of one arena's tickets so far."""
+
+    seconds: dict[Stage, float]
+    whole: float
+    """Seconds from beginning to end, of all tickets together."""
+
+
+class Pace(NamedTuple):
+    """Of one rank so far."""
+
+    steps: int
+    """Training steps that it has begun."""
+    communicating: float
+    """Seconds in which it had a collective under way."""
+
+
+class Diary:
+    """One mapped arena's, seen by any of its processes."""
+
+    def __init__(
+        self, words: memoryview[int], ranks: Sequence[int], slots: Sequence[int]
+    ) -> None:
+        """`ranks`, `slots`: the first word of each one's block."""
+        self._words = words
+        self._ranks = ranks
+        self._slots = slots
+
+    # -- a rank hands in
+
+    def hand_in(self, rank: int, collectives: int, now: int, step: int = 0) -> None:
+        """The rank hands in the last of so many, of this training step."""
+        block, words = self._ranks[rank], self._words
+        words[block + HANDED_IN + (collectives - 1) % TIMES_KEPT] = now
+        if not words[block + _SINCE]:
+            words[block + _SINCE] = now
+        if step > words[block + _STEP]:
+            words[block + _STEP] = step
+            words[block + _STEPS] += 1
+
+    def rest(self, rank: int, now: int) -> None:
+        """The rank has nothing under way."""
+        block, words = self._ranks[rank], self._words
+        if since := words[block + _SINCE]:
+            words[block + _SINCE] = 0
+            words[block + _UNDER_WAY] += now - since
+
+    def pace(self, rank: int, now: int) -> Pace:
+        """How a rank trains. Never less than said before, but for a moment's confusion where
+        it begins or ends something just then.
+        """
+        block, words = self._ranks[rank], self._words
+        since = words[block + _SINCE]
+        lately = max(0, now - since) if since else 0
+        return Pace(words[block + _STEPS], (words[block + _UNDER_WAY] + lately) / 1e9)
+
+    # -- a ticket passes
+
+    def open(self, number: int, sequence: int, handed_in: int, now: int) -> None:
+        """Local rank 0 begins a ticket of a collective that it has handed in at that time; now,
+        where it is not the first of that collective.
+        """
+        block, words = self._slots[number % len(self._slots)], self._words
+        for place in range(_SPENT, _SPENT + len(STAGES)):
+            words[block + place] = 0
+        began = now
+        if handed_in != now:
+            began = min([handed_in, *self._others(sequence)])
+            words[block + _SPENT + _WAIT_LOCAL] = handed_in - began
+            words[block + _SPENT + _QUEUE] = now - handed_in
+        words[block + _BEGAN] = began
+        words[block + _STAMP] = now
+
+    def _others(self, sequence: int) -> list[int]:
+        """When the others have handed it in, where they have."""
+        words, times = self._words, []
+        for block in self._ranks[1:]:
+            ahead = words[block + SUBMITTED] - sequence
+            if 0 < ahead < TIMES_KEPT:
+                times.append(words[block + HANDED_IN + sequence % TIMES_KEPT])
+        return times
+
+    def add(self, number: int, rank: int, handed_in: int, begun: int, ended: int) -> None:
+        """A rank has added its part, between these times. Said before it passes it on."""
+        block, words = self._slots[number % len(self._slots)], self._words
+        spent, passed = block + _SPENT, words[block + _STAMP]
+        if rank:
+            ready = min(max(passed, handed_in), begun)
+            words[spent + _WAIT_LOCAL] += ready - passed
+            words[spent + _QUEUE] += begun - ready
+            words[spent + _LOCAL_SUM] += ended - begun
+        else:
+            words[spent + _COPY_IN] = ended - passed
+        words[block + _STAMP] = ended
+
+    def passed(self, number: int) -> int:
+        """When the last rank's part was there, or the daemon's."""
+        return self._words[self._slots[number % len(self._slots)] + _STAMP]
+
+    def exchange(self, number: int, spent: Mapping[Stage, int], ended: int) -> None:
+        """The daemon has the result: how it spent the time since `passed`."""
+        block, words = self._slots[number % len(self._slots)], self._words
+        for stage, nanoseconds in spent.items():
+            words[block + _SPENT + _PLACES[stage]] += nanoseconds
+        words[block + _STAMP] = ended
+
+    def take(self, number: int, now: int) -> None:
+        """Local rank 0 has read the result: the ticket is at its end."""
+        block, words = self._slots[number % len(self._slots)], self._words
+        spent, total = block + _SPENT, self._ranks[0] + _TOTALS
+        for stage in range(len(STAGES)):
+            if nanoseconds := words[spent + stage]:
+                words[total + stage] += nanoseconds
+        words[total + _COPY_OUT] += now - words[block + _STAMP]
+        words[total + len(STAGES)] += now - words[block + _BEGAN]
+
+    def totals(self) -> Totals:
+        """Of all tickets that are at their end."""
+        first = self._ranks[0] + _TOTALS
+        seconds = {
+            stage: self._words[first + place] / 1e9 for place, stage in enumerate(STAGES)
+        }
+        return Totals(seconds, self._words[first + len(STAGES)] / 1e9)

@@ -1,0 +1,112 @@
+"""The diary of an arena: every moment of a ticket is in one stage."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+
+from gradwire_proto.arena import Layout
+from gradwire_proto.control import Control
+from gradwire_proto.diary import Diary, Pace
+
+LAYOUT = Layout(ranks=3, slots=2, chunk_bytes=64)
+SECOND = 10**9
+
+
+@pytest.fixture
+def control() -> Control:
+    made = Control(mmap.mmap(-1, LAYOUT.size), LAYOUT)
+    made.initialise()
+    return made
+
+
+def handed_in(control: Control, rank: int, sequence: int, at: int) -> None:
+    control.diary.hand_in(rank, sequence + 1, at * SECOND)
+    control.submitted(rank, sequence + 1)
+
+
+def in_seconds(diary: Diary) -> dict[str, float]:
+    return {stage: seconds for stage, seconds in diary.totals().seconds.items() if seconds}
+
+
+def passes(diary: Diary, number: int, times: list[tuple[int, int, int, int]]) -> None:
+    for rank, since, begun, ended in times:
+        diary.add(number, rank, since * SECOND, begun * SECOND, ended * SECOND)
+
+
+def test_a_ticket_begins_when_the_first_rank_has_handed_it_in(control: Control) -> None:
+    diary = control.diary
+    handed_in(control, 2, 0, 10)
+    handed_in(control, 0, 0, 13)
+    # The first rank is busy with something else for a second more.
+    diary.open(0, 0, 13 * SECOND, 14 * SECOND)
+    # Rank 1 comes to it at once; rank 2 has handed it in long ago, and does not see it yet.
+    passes(diary, 0, [(0, 13, 14, 16), (1, 17, 17, 18), (2, 10, 20, 21)])
+    diary.take(0, 25 * SECOND)
+    assert in_seconds(diary) == {
+        "wait_local": 3 + 1, "queue": 1 + 2, "copy_in": 2, "local_sum": 2, "copy_out": 4,
+    }  # fmt: skip
+    assert diary.totals().whole == 15
+
+
+def test_a_later_chunk_begins_when_it_is_begun(control: Control) -> None:
+    diary = control.diary
+    handed_in(control, 1, 0, 10)
+    handed_in(control, 0, 0, 11)
+    diary.open(1, 0, 20 * SECOND, 20 * SECOND)
+    passes(diary, 1, [(0, 11, 20, 21), (1, 10, 21, 22), (2, 10, 22, 23)])
+    diary.take(1, 24 * SECOND)
+    assert diary.totals().whole == 4
+    assert "wait_local" not in in_seconds(diary)
+
+
+def test_what_the_daemon_did_lies_between_the_last_part_and_the_result(
+    control: Control,
+) -> None:
+    diary = control.diary
+    handed_in(control, 0, 0, 10)
+    diary.open(0, 0, 10 * SECOND, 10 * SECOND)
+    passes(diary, 0, [(0, 10, 10, 11), (1, 11, 11, 12), (2, 12, 12, 13)])
+    assert diary.passed(0) == 13 * SECOND
+    diary.exchange(0, {"wire": 2 * SECOND, "wait_peers": 5 * SECOND}, 20 * SECOND)
+    diary.take(0, 21 * SECOND)
+    totals = diary.totals()
+    assert (totals.seconds["wire"], totals.seconds["wait_peers"]) == (2, 5)
+    assert totals.seconds["copy_out"] == 1
+    assert sum(totals.seconds.values()) == totals.whole == 11
+
+
+def test_a_slot_begins_anew_with_each_ticket(control: Control) -> None:
+    diary = control.diary
+    for number in (0, LAYOUT.slots):
+        handed_in(control, 0, number, 10)
+        diary.open(number, number, 10 * SECOND, 10 * SECOND)
+        passes(diary, number, [(0, 10, 10, 11), (1, 11, 11, 12), (2, 12, 12, 13)])
+        diary.take(number, 13 * SECOND)
+    assert in_seconds(diary) == {"copy_in": 2, "local_sum": 4}
+
+
+def test_who_is_far_ahead_is_not_taken_for_one_that_waits(control: Control) -> None:
+    """Its time of handing this one in has been written over."""
+    for sequence in range(100):
+        handed_in(control, 1, sequence, 10 + sequence)
+    handed_in(control, 0, 0, 200)
+    control.diary.open(0, 0, 200 * SECOND, 201 * SECOND)
+    control.diary.take(0, 202 * SECOND)
+    assert control.diary.totals().whole == 2
+
+
+def test_a_rank_communicates_from_its_first_tensor_to_the_last_result(
+    control: Control,
+) -> None:
+    diary = control.diary
+    for sequence, at, step in ((0, 10, 1), (1, 11, 1), (2, 20, 2)):
+        diary.hand_in(1, sequence + 1, at * SECOND, step)
+        if sequence == 1:
+            diary.rest(1, 14 * SECOND)
+            assert diary.pace(1, 18 * SECOND) == Pace(1, 4)
+    assert diary.pace(1, 23 * SECOND) == Pace(2, 7)
+    diary.rest(1, 23 * SECOND)
+    diary.rest(1, 30 * SECOND)
+    assert diary.pace(1, 40 * SECOND) == Pace(2, 7)
