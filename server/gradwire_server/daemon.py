@@ -144,8 +144,9 @@ async def _running(
         identity.workers = await asyncio.to_thread(fleet.await_reports)
         pages = [worker.metrics for worker in identity.workers]
         aggregator = Aggregator(identity, jobs)
-        status = partial(aggregator.status, pb.StatusRequest())
-        ask = web.asking(asyncio.get_running_loop(), status)
+        ask = web.asking(
+            asyncio.get_running_loop(), partial(aggregator.status, pb.StatusRequest())
+        )
         identity.metrics = stack.enter_context(
             metrics_page.serving(settings.metrics_listen, metrics, pages, ask)
         )

@@ -213,7 +213,9 @@ def test_the_page_says_what_status_and_metrics_say(
         )
         for rank in status["ranks"]:
             row = page.locator(f"[data-rank='{rank['rank']}']").inner_text()
-            assert f"{rank['straggling']:.0%}"[:-1] in row
+            last = metric(address, "gradwire_rank_last_arrivals_total", rank=str(rank["rank"]))
+            cell = page.locator(f"[data-rank='{rank['rank']}'] [data-column='came last']")
+            assert int(cell.inner_text()) == rank["last_arrivals"] == last
             assert str(rank["pid"]) in row
         (link,) = status["links"]
         for name, key, way in (
