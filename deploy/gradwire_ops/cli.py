@@ -256,11 +256,17 @@ def status(
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Every second, until Ctrl-C; with --json, a line of JSON each time."
+        ),
+    ] = False,
 ) -> None:
     """Ask a daemon for its jobs, ranks, rounds and links."""
     from gradwire_ops import status as command
 
-    raise typer.Exit(command.run(daemon, as_json=json))
+    raise typer.Exit(command.run(daemon, as_json=json, watching=watch))
 
 
 @app.command()

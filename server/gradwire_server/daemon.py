@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import uuid
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from gradwire_proto.addresses import (
 )
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
-from gradwire_server import logs, metrics_page, shared_memory
+from gradwire_server import logs, metrics_page, shared_memory, web
 from gradwire_server.allocator import keep_memory
 from gradwire_server.doorbell import Doorbell
 from gradwire_server.errors import StartError, StoppingError
@@ -142,13 +143,17 @@ async def _running(
             log.info("removed %d arenas that no process uses any more", removed)
         identity.workers = await asyncio.to_thread(fleet.await_reports)
         pages = [worker.metrics for worker in identity.workers]
+        aggregator = Aggregator(identity, jobs)
+        ask = web.asking(
+            asyncio.get_running_loop(), partial(aggregator.status, pb.StatusRequest())
+        )
         identity.metrics = stack.enter_context(
-            metrics_page.serving(settings.metrics_listen, metrics, pages)
+            metrics_page.serving(settings.metrics_listen, metrics, pages, ask)
         )
         doorbell.open()
         stack.callback(doorbell.close)
         identity.doorbell = str(doorbell.path)
-        await _start_server(stack, settings, identity, jobs, metrics, lock)
+        await _start_server(stack, settings, identity, jobs, aggregator, metrics, lock)
         if settings.embedded:
             idle = asyncio.create_task(_stop_when_idle(jobs, stop))
             stack.callback(idle.cancel)
@@ -160,13 +165,14 @@ async def _start_server(  # noqa: PLR0913 - what a server is made of
     settings: Settings,
     identity: Identity,
     jobs: Jobs,
+    aggregator: Aggregator,
     metrics: Metrics,
     lock: int,
 ) -> None:
     """Serve both services; the stack ends health checks, then jobs, then calls."""
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers(
-        handlers(Aggregator(identity, jobs), Peer(jobs), Residuals(jobs), metrics.errors)
+        handlers(aggregator, Peer(jobs), Residuals(jobs), metrics.errors)
     )
     checks = await _add_standard_services(server)
     _bind(server, settings, identity, lock)

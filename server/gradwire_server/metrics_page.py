@@ -1,4 +1,4 @@
-"""The metrics page: this process's metrics, and those of its workers beside them."""
+"""The metrics page: this process's metrics and status, and its workers' metrics."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ import logging
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Metric,
+    generate_latest,
+    make_wsgi_app,
+    start_http_server,
+)
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from gradwire_proto.addresses import join_address, split_address
+from gradwire_server import web
 from gradwire_server.errors import StartError
 
 if TYPE_CHECKING:
@@ -30,8 +37,13 @@ SILENCE_SECONDS = 10.0
 
 
 @contextlib.contextmanager
-def serving(listen: str, metrics: Metrics, workers: list[str]) -> Iterator[str]:
-    """Serve the page; gives the real address, or nothing where it is off."""
+def serving(
+    listen: str, metrics: Metrics, workers: list[str], ask: web.Ask | None = None
+) -> Iterator[str]:
+    """Serve the page; gives the real address, or nothing where it is off.
+
+    Of the status there is only this process's: each worker has a page of its own.
+    """
     if not listen:
         yield ""
         return
@@ -48,6 +60,7 @@ def serving(listen: str, metrics: Metrics, workers: list[str]) -> Iterator[str]:
             " any free port, --metrics-listen '' switches the page off"
         ) from error
     server.RequestHandlerClass = _Visit
+    server.set_app(web.application(make_wsgi_app(registry), ask))
     try:
         yield join_address(host, server.server_port)
     finally:

@@ -250,7 +250,9 @@ class Aggregator:
         job.leave(rank)
         return pb.LeaveResponse()
 
-    async def status(self, _: pb.StatusRequest, context: Context) -> pb.StatusResponse:
+    async def status(
+        self, _: pb.StatusRequest, context: Context | None = None
+    ) -> pb.StatusResponse:
         """What the daemon is doing."""
         response = pb.StatusResponse(
             version=self._identity.version,

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gradwire_server.page import SCRIPTS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -99,6 +101,8 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(wheel: Path) -> None
         assert f"{package}/py.typed" in names
     assert "gradwire_proto/v1/aggregator_pb2.py" in names
     assert "gradwire_ops/relay.c" in names
+    for file in ("index.html", "style.css", *SCRIPTS):
+        assert f"gradwire_server/page/{file}" in names
     assert [name for name in names if "test_" in name or name.endswith(".pyc")] == []
 
 

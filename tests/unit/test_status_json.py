@@ -6,7 +6,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gradwire_ops import status
+from gradwire_ops import status_view
 from gradwire_proto.status_json import to_dict
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
@@ -54,7 +54,7 @@ def test_a_node_that_is_silent_is_said_to_be_so() -> None:
     link = pb.LinkStatus(node=1, connected=True)
     for seconds, words in ((1, "connected"), (3, "connected, silent for 3 s")):
         link.silent.FromSeconds(seconds)
-        assert status._state(link) == words  # noqa: SLF001 - the table is all there is else
+        assert status_view.state(link) == words
 
 
 def said_as(field: Any) -> str:  # noqa: ANN401 - of one of protobuf's implementations
