@@ -35,7 +35,8 @@ STAGES_HEAD = """
 ## Stages
 
 A round, one chunk of a collective, is in one stage at every moment from its first local part to
-its first local result; so stages add up. Rounds run side by side: a second of four is four seconds.
+its first local result; so stages add up. Rounds run side by side: a second of four rounds is
+four seconds.
 
 | stage | in it |
 |---|---|
