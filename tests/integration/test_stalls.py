@@ -60,12 +60,20 @@ def skip_one(_: Session) -> dict[str, Any]:
     """Rank 2 skips the second of two buckets."""
     with impatient(3.0) as session:
         session.all_reduce(torch.ones(5)).wait()
-        stalled = []
+        stalled, told, events = [], [], []
         error = ""
         if session.rank != LATE:
             waiting = session.all_reduce(torch.ones(5))
             time.sleep(1.5)
             stalled = list(metric(session.daemon, "gradwire_stalled_rounds").values())
+            status = query.status(session.daemon)
+            told = [
+                [each.sequence, list(each.ranks), each.seconds > 0.7]
+                for job in status.jobs
+                if job.generation == session.generation
+                for each in job.stalled
+            ]
+            events = [each.level for each in status.events if "round 1 has" in each.text]
             with pytest.raises(gradwire.RoundTimeoutError) as caught:
                 waiting.wait()
             error = str(caught.value)
@@ -79,6 +87,8 @@ def skip_one(_: Session) -> dict[str, Any]:
             "pid": os.getpid(),
             "generation": session.generation,
             "stalled": stalled,
+            "told": told,
+            "events": events,
             "error": error,
             "after": after,
         }
@@ -98,7 +108,12 @@ def test_a_skipped_bucket_is_one_line_with_the_missing_rank_a_metric_and_then_an
         assert rank["after"] == [1.0] * 5
         assert "round 1 has waited" in rank["error"]
         assert who in rank["error"]
-        assert rank["stalled"] == ([] if number == LATE else [1.0])
+        if number != LATE:
+            assert rank["stalled"] == [1.0]
+            # Another node's daemon knows only that its own ranks are complete.
+            own = [LATE] if number // 2 == LATE // 2 else []
+            assert rank["told"] == [[1, own, True]]
+            assert "warning" in rank["events"]
     for node, words in ((0, "(ranks 2, 3)"), (1, who)):
         lines = log_of(nodes, node, ends[0]["generation"])
         warnings = [line for line in lines if "round 1 has waited 0." in line]
