@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test conformance check proto dashboards bench convergence drill cost soak cases metrics dist clean
+.PHONY: help setup demo test conformance check proto dashboards bench convergence drill cost soak pictures cases metrics dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -67,6 +67,9 @@ cost: $(READY)  ## what it costs that nothing is lost, where nothing fails
 
 soak: $(READY)  ## rounds, joins and killed ranks by the thousand: does anything grow?
 	$(VENV)/bin/python tests/bench/soak.py $(ARGS)
+
+pictures: $(READY)  ## of the status page, from a real job: deploy/pictures
+	$(VENV)/bin/python tests/bench/pictures.py
 
 cases: $(READY)  ## which numbered cases carry a test, and which do not
 	$(VENV)/bin/python tests/cases.py

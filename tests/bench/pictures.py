@@ -31,7 +31,6 @@ JOB = Job("pictures_rank", (), (2, 2), timeout_seconds=300.0)
 WARM_STEPS = 40
 """After so many the page's figures are those of a job that has run for a while."""
 LOOK_MILLISECONDS = 12_000
-COLOURS = 128
 LARGEST_BYTES = 200_000
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -86,7 +85,7 @@ def _take(  # noqa: PLR0913 - of what, how, and to where
     page.close()
     PICTURES.mkdir(exist_ok=True)
     file = PICTURES / f"{name}.png"
-    image.convert("RGB").quantize(COLOURS).save(file, optimize=True)
+    image.convert("RGB").save(file, optimize=True)
     size = file.stat().st_size
     if size > LARGEST_BYTES:
         raise ValueError(f"{file} has {size} bytes, and {LARGEST_BYTES} are allowed")

@@ -86,7 +86,7 @@ function summary(lately) {
   if (!lately) return "";
   const most = lately.parts.reduce((one, other) => (other.part > one.part ? other : one));
   const name = `\u201c${stageName(most.stage)}\u201d`;
-  return `Most of the time, ${percent(most.part)}, is ${name}: ${STAGES[most.stage]}.`;
+  return `The largest part, ${percent(most.part)}, is ${name}: ${STAGES[most.stage]}.`;
 }
 
 class JobCard {
