@@ -13,6 +13,8 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from gradwire_server.tracing import Recorder
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -76,6 +78,8 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
         self.registry = registry
+        self.recorder = Recorder()
+        """For traces: what metrics say in sum, span by span."""
         self.before_scrape: set[Callable[[], None]] = set()
         """Called, in any thread, when somebody reads the metrics."""
         registry.register(_Refresh(self.before_scrape))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def record(text: str, *values: object, line: int = 1, **fields: Any) -> logging.LogRecord:
+def record(text: str, *values: object, line: int = 1, **fields: object) -> logging.LogRecord:
     made = logging.LogRecord(
         "gradwire_server.x", logging.WARNING, "x.py", line, text, values, None
     )

@@ -4,15 +4,18 @@
 # source: gradwire/v1/aggregator.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "gradwire/v1/aggregator.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'gradwire/v1/aggregator.proto'
 )
 # @@protoc_insertion_point(imports)
 
@@ -24,95 +27,107 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from gradwire_proto.v1 import tensor_pb2 as gradwire_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1cgradwire/v1/aggregator.proto\x12\x0bgradwire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18gradwire/v1/tensor.proto"\x11\n\x0f\x44\x65scribeRequest"\xe9\x01\n\x10\x44\x65scribeResponse\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x10\n\x08insecure\x18\x05 \x01(\x08\x12\x13\n\x0b\x63hunk_bytes\x18\x06 \x01(\x04\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x0f\n\x07network\x18\x08 \x01(\t\x12\x11\n\taddresses\x18\t \x03(\t\x12\x11\n\tbandwidth\x18\n \x01(\x04\x12$\n\x07workers\x18\x0b \x03(\x0b\x32\x13.gradwire.v1.Worker"+\n\x06Worker\x12\x0e\n\x06socket\x18\x01 \x01(\t\x12\x11\n\taddresses\x18\x02 \x03(\t"f\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\r\n\x05ranks\x18\x04 \x03(\r\x12\x11\n\taddresses\x18\x05 \x03(\t\x12\x11\n\tbandwidth\x18\x06 \x01(\x04"\xfe\x03\n\x0bJoinRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12 \n\x05nodes\x18\x05 \x03(\x0b\x32\x11.gradwire.v1.Node\x12\x0c\n\x04node\x18\x06 \x01(\r\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x0b\n\x03pid\x18\x08 \x01(\r\x12\x15\n\rshared_memory\x18\t \x01(\x08\x12*\n\x07timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nwarn_after\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x63onnect_timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06urgent\x18\r \x01(\x08\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0f \x01(\r\x12\'\n\x08progress\x18\x10 \x01(\x0b\x32\x15.gradwire.v1.Progress\x12)\n\x06resume\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rfirst_timeout\x18\x12 \x01(\x0b\x32\x19.google.protobuf.Duration"]\n\x08Progress\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\r\n\x05\x63hunk\x18\x03 \x01(\r\x12"\n\x06lapses\x18\x04 \x03(\x0b\x32\x12.gradwire.v1.Lapse"@\n\x05Lapse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.gradwire.v1.Failure"\x9d\x01\n\x0cJoinResponse\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x13\n\x0b\x63hunk_bytes\x18\x02 \x01(\x04\x12\r\n\x05slots\x18\x03 \x01(\r\x12!\n\x05\x61rena\x18\x04 \x01(\x0b\x32\x12.gradwire.v1.Arena\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\r\x12\'\n\x08progress\x18\x06 \x03(\x0b\x32\x15.gradwire.v1.Progress"i\n\x05\x41rena\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\r\n\x05ranks\x18\x03 \x01(\r\x12\x12\n\nlocal_rank\x18\x04 \x01(\r\x12\x10\n\x08\x64oorbell\x18\x05 \x01(\t\x12\x0e\n\x06keeper\x18\x06 \x01(\t"\x9c\x01\n\x04Ring\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\r\n\x05ready\x18\x02 \x01(\x04\x12\x13\n\x06\x62\x65yond\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12/\n\x0c\x64isagreement\x18\x04 \x01(\x0b\x32\x19.gradwire.v1.Disagreement\x12\x17\n\nweightless\x18\x05 \x01(\x04H\x01\x88\x01\x01\x42\t\n\x07_beyondB\r\n\x0b_weightless"d\n\x0c\x44isagreement\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x1f\n\x04mine\x18\x02 \x01(\x0b\x32\x11.gradwire.v1.Spec\x12!\n\x06theirs\x18\x03 \x01(\x0b\x32\x11.gradwire.v1.Spec"\xb7\x01\n\rReduceRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\r\n\x05\x63hunk\x18\x03 \x01(\r\x12\x1f\n\x04spec\x18\x04 \x01(\x0b\x32\x11.gradwire.v1.Spec\x12\x0e\n\x06weight\x18\x05 \x01(\x01\x12\x18\n\x10settled_sequence\x18\x07 \x01(\x04\x12\x15\n\rsettled_chunk\x18\x08 \x01(\r\x12\x0f\n\x07payload\x18\x0f \x01(\x0cJ\x04\x08\x06\x10\x07"\xbc\x01\n\x0eReduceResponse\x12\x15\n\x08sequence\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05\x63hunk\x18\x02 \x01(\r\x12%\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x14.gradwire.v1.Failure\x12)\n\tnonfinite\x18\x05 \x01(\x0b\x32\x16.gradwire.v1.NonFinite\x12\x0e\n\x06rejoin\x18\x06 \x01(\r\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x42\x0b\n\t_sequenceJ\x04\x08\x03\x10\x04"M\n\x0bPostRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x1f\n\x04note\x18\x02 \x01(\x0b\x32\x11.gradwire.v1.Note\x12\x0f\n\x07payload\x18\x0f \x01(\x0c"F\n\x0cPostResponse\x12\x1f\n\x04note\x18\x02 \x01(\x0b\x32\x11.gradwire.v1.Note\x12\x0f\n\x07payload\x18\x0f \x01(\x0cJ\x04\x08\x01\x10\x02"\xb4\x02\n\x04Note\x12\x0e\n\x06source\x18\x01 \x01(\r\x12\x0e\n\x06target\x18\x02 \x01(\r\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12#\n\x05offer\x18\x04 \x01(\x0b\x32\x12.gradwire.v1.OfferH\x00\x12!\n\x04page\x18\x05 \x01(\x0b\x32\x11.gradwire.v1.PageH\x00\x12\'\n\x07receipt\x18\x06 \x01(\x0b\x32\x14.gradwire.v1.ReceiptH\x00\x12-\n\nwithdrawal\x18\x07 \x01(\x0b\x32\x17.gradwire.v1.WithdrawalH\x00\x12\'\n\x07refusal\x18\x08 \x01(\x0b\x32\x14.gradwire.v1.RefusalH\x00\x12+\n\tdeparture\x18\t \x01(\x0b\x32\x16.gradwire.v1.DepartureH\x00\x42\x06\n\x04kind""\n\x05Offer\x12\x0b\n\x03tag\x18\x01 \x01(\x12\x12\x0c\n\x04size\x18\x02 \x01(\x04"\x16\n\x04Page\x12\x0e\n\x06offset\x18\x01 \x01(\x04"\x17\n\x07Receipt\x12\x0c\n\x04size\x18\x01 \x01(\x04"3\n\nWithdrawal\x12%\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x14.gradwire.v1.Failure"0\n\x07Refusal\x12%\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x14.gradwire.v1.Failure"\x0b\n\tDeparture"\xe4\x02\n\x07\x46\x61ilure\x12)\n\x05scope\x18\x01 \x01(\x0e\x32\x1a.gradwire.v1.Failure.Scope\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.gradwire.v1.Failure.Kind\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\x05round\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05ranks\x18\x05 \x03(\r">\n\x05Scope\x12\x15\n\x11SCOPE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSCOPE_ROUND\x10\x01\x12\r\n\tSCOPE_JOB\x10\x02"\x87\x01\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_MISMATCH\x10\x01\x12\r\n\tKIND_LOST\x10\x02\x12\x10\n\x0cKIND_TIMEOUT\x10\x03\x12\x11\n\rKIND_PROTOCOL\x10\x04\x12\x11\n\rKIND_STOPPING\x10\x05\x12\x0f\n\x0bKIND_WEIGHT\x10\x06\x42\x08\n\x06_round"\x1c\n\x0cLeaveRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t"\x0f\n\rLeaveResponse"5\n\x14ReadResidualsRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x0f\n\x07revoked\x18\x02 \x03(\x06"@\n\x15ReadResidualsResponse\x12\'\n\x08residual\x18\x01 \x01(\x0b\x32\x15.gradwire.v1.Residual"N\n\x15WriteResidualsRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\'\n\x08residual\x18\x02 \x01(\x0b\x32\x15.gradwire.v1.Residual"o\n\x08Residual\x12\x10\n\x08identity\x18\x01 \x01(\x06\x12\x10\n\x08\x65lements\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ounts\x18\x03 \x03(\x04\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\x10\n\x08geometry\x18\x05 \x01(\x06\x12\x0f\n\x07payload\x18\x0f \x01(\x0c";\n\x16WriteResidualsResponse\x12\x10\n\x08restored\x18\x01 \x01(\r\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\r"\x0f\n\rStatusRequest"\xd9\x01\n\x0eStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0e\n\x06socket\x18\x04 \x01(\t\x12\x0f\n\x07metrics\x18\x05 \x01(\t\x12)\n\x06uptime\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12$\n\x04jobs\x18\x07 \x03(\x0b\x32\x16.gradwire.v1.JobStatus\x12"\n\x06\x65vents\x18\x08 \x03(\x0b\x32\x12.gradwire.v1.Event"\x8f\x01\n\x05\x45vent\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05level\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\t\x12\x12\n\x05round\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05ranks\x18\x06 \x03(\rB\x08\n\x06_round".\n\x0cStageSeconds\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0f\n\x07seconds\x18\x02 \x01(\x01"N\n\x0cStalledRound\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\r\n\x05ranks\x18\x03 \x03(\r\x12\x0c\n\x04whom\x18\x04 \x01(\t"\x85\x03\n\tJobStatus\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x0c\n\x04node\x18\x03 \x01(\r\x12 \n\x05nodes\x18\x04 \x03(\x0b\x32\x11.gradwire.v1.Node\x12&\n\x05ranks\x18\x05 \x03(\x0b\x32\x17.gradwire.v1.RankStatus\x12&\n\x05links\x18\x06 \x03(\x0b\x32\x17.gradwire.v1.LinkStatus\x12\x13\n\x0brounds_done\x18\x07 \x01(\x04\x12\x15\n\rrounds_failed\x18\x08 \x01(\x04\x12\x13\n\x0brounds_open\x18\t \x01(\r\x12\x0f\n\x07\x66\x61ilure\x18\n \x01(\t\x12)\n\x06stages\x18\x0b \x03(\x0b\x32\x19.gradwire.v1.StageSeconds\x12\x16\n\x0eledger_seconds\x18\x0c \x01(\x01\x12*\n\x07stalled\x18\r \x03(\x0b\x32\x19.gradwire.v1.StalledRound\x12\x0f\n\x07\x61ttempt\x18\x0e \x01(\r"\xcd\x01\n\nRankStatus\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0e\n\x06joined\x18\x04 \x01(\x08\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x11\n\tsequences\x18\x06 \x01(\x04\x12\x12\n\nstraggling\x18\x07 \x01(\x01\x12\x15\n\rlast_arrivals\x18\x08 \x01(\x04\x12\r\n\x05steps\x18\t \x01(\x04\x12\x14\n\x0cstep_seconds\x18\n \x01(\x01\x12\x15\n\rcommunication\x18\x0b \x01(\x01"\xcc\x02\n\nLinkStatus\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x12\n\nbytes_sent\x18\x04 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x05 \x01(\x04\x12\x13\n\x0b\x63onnections\x18\x06 \x01(\r\x12)\n\x06silent\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tsent_rate\x18\x08 \x01(\x01\x12\x15\n\rreceived_rate\x18\t \x01(\x01\x12\x11\n\tbandwidth\x18\n \x01(\x01\x12\x1a\n\x12round_trip_seconds\x18\x0b \x01(\x01\x12\x14\n\x0cqueued_bytes\x18\x0c \x01(\x04\x12\x10\n\x08reopened\x18\r \x01(\x04\x12\x0e\n\x06resent\x18\x0e \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x0f \x01(\x04\x32\xd4\x04\n\nAggregator\x12G\n\x08\x44\x65scribe\x12\x1c.gradwire.v1.DescribeRequest\x1a\x1d.gradwire.v1.DescribeResponse\x12;\n\x04Join\x12\x18.gradwire.v1.JoinRequest\x1a\x19.gradwire.v1.JoinResponse\x12\x45\n\x06Reduce\x12\x1a.gradwire.v1.ReduceRequest\x1a\x1b.gradwire.v1.ReduceResponse(\x01\x30\x01\x12?\n\x04Post\x12\x18.gradwire.v1.PostRequest\x1a\x19.gradwire.v1.PostResponse(\x01\x30\x01\x12>\n\x05Leave\x12\x19.gradwire.v1.LeaveRequest\x1a\x1a.gradwire.v1.LeaveResponse\x12X\n\rReadResiduals\x12!.gradwire.v1.ReadResidualsRequest\x1a".gradwire.v1.ReadResidualsResponse0\x01\x12[\n\x0eWriteResiduals\x12".gradwire.v1.WriteResidualsRequest\x1a#.gradwire.v1.WriteResidualsResponse(\x01\x12\x41\n\x06Status\x12\x1a.gradwire.v1.StatusRequest\x1a\x1b.gradwire.v1.StatusResponseb\x06proto3'
-)
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgradwire/v1/aggregator.proto\x12\x0bgradwire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18gradwire/v1/tensor.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xe9\x01\n\x10\x44\x65scribeResponse\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x10\n\x08insecure\x18\x05 \x01(\x08\x12\x13\n\x0b\x63hunk_bytes\x18\x06 \x01(\x04\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x0f\n\x07network\x18\x08 \x01(\t\x12\x11\n\taddresses\x18\t \x03(\t\x12\x11\n\tbandwidth\x18\n \x01(\x04\x12$\n\x07workers\x18\x0b \x03(\x0b\x32\x13.gradwire.v1.Worker\"+\n\x06Worker\x12\x0e\n\x06socket\x18\x01 \x01(\t\x12\x11\n\taddresses\x18\x02 \x03(\t\"f\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\r\n\x05ranks\x18\x04 \x03(\r\x12\x11\n\taddresses\x18\x05 \x03(\t\x12\x11\n\tbandwidth\x18\x06 \x01(\x04\"\xfe\x03\n\x0bJoinRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12 \n\x05nodes\x18\x05 \x03(\x0b\x32\x11.gradwire.v1.Node\x12\x0c\n\x04node\x18\x06 \x01(\r\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x0b\n\x03pid\x18\x08 \x01(\r\x12\x15\n\rshared_memory\x18\t \x01(\x08\x12*\n\x07timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nwarn_after\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x63onnect_timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06urgent\x18\r \x01(\x08\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0f \x01(\r\x12\'\n\x08progress\x18\x10 \x01(\x0b\x32\x15.gradwire.v1.Progress\x12)\n\x06resume\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rfirst_timeout\x18\x12 \x01(\x0b\x32\x19.google.protobuf.Duration\"]\n\x08Progress\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\r\n\x05\x63hunk\x18\x03 \x01(\r\x12\"\n\x06lapses\x18\x04 \x03(\x0b\x32\x12.gradwire.v1.Lapse\"@\n\x05Lapse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.gradwire.v1.Failure\"\x9d\x01\n\x0cJoinResponse\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x13\n\x0b\x63hunk_bytes\x18\x02 \x01(\x04\x12\r\n\x05slots\x18\x03 \x01(\r\x12!\n\x05\x61rena\x18\x04 \x01(\x0b\x32\x12.gradwire.v1.Arena\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\r\x12\'\n\x08progress\x18\x06 \x03(\x0b\x32\x15.gradwire.v1.Progress\"i\n\x05\x41rena\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\r\n\x05ranks\x18\x03 \x01(\r\x12\x12\n\nlocal_rank\x18\x04 \x01(\r\x12\x10\n\x08\x64oorbell\x18\x05 \x01(\t\x12\x0e\n\x06keeper\x18\x06 \x01(\t\"\x9c\x01\n\x04Ring\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\r\n\x05ready\x18\x02 \x01(\x04\x12\x13\n\x06\x62\x65yond\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12/\n\x0c\x64isagreement\x18\x04 \x01(\x0b\x32\x19.gradwire.v1.Disagreement\x12\x17\n\nweightless\x18\x05 \x01(\x04H\x01\x88\x01\x01\x42\t\n\x07_beyondB\r\n\x0b_weightless\"d\n\x0c\x44isagreement\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x1f\n\x04mine\x18\x02 \x01(\x0b\x32\x11.gradwire.v1.Spec\x12!\n\x06theirs\x18\x03 \x01(\x0b\x32\x11.gradwire.v1.Spec\"\xb7\x01\n\rReduceRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\r\n\x05\x63hunk\x18\x03 \x01(\r\x12\x1f\n\x04spec\x18\x04 \x01(\x0b\x32\x11.gradwire.v1.Spec\x12\x0e\n\x06weight\x18\x05 \x01(\x01\x12\x18\n\x10settled_sequence\x18\x07 \x01(\x04\x12\x15\n\rsettled_chunk\x18\x08 \x01(\r\x12\x0f\n\x07payload\x18\x0f \x01(\x0cJ\x04\x08\x06\x10\x07\"\xbc\x01\n\x0eReduceResponse\x12\x15\n\x08sequence\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05\x63hunk\x18\x02 \x01(\r\x12%\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x14.gradwire.v1.Failure\x12)\n\tnonfinite\x18\x05 \x01(\x0b\x32\x16.gradwire.v1.NonFinite\x12\x0e\n\x06rejoin\x18\x06 \x01(\r\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x42\x0b\n\t_sequenceJ\x04\x08\x03\x10\x04\"M\n\x0bPostRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x1f\n\x04note\x18\x02 \x01(\x0b\x32\x11.gradwire.v1.Note\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"F\n\x0cPostResponse\x12\x1f\n\x04note\x18\x02 \x01(\x0b\x32\x11.gradwire.v1.Note\x12\x0f\n\x07payload\x18\x0f \x01(\x0cJ\x04\x08\x01\x10\x02\"\xb4\x02\n\x04Note\x12\x0e\n\x06source\x18\x01 \x01(\r\x12\x0e\n\x06target\x18\x02 \x01(\r\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12#\n\x05offer\x18\x04 \x01(\x0b\x32\x12.gradwire.v1.OfferH\x00\x12!\n\x04page\x18\x05 \x01(\x0b\x32\x11.gradwire.v1.PageH\x00\x12\'\n\x07receipt\x18\x06 \x01(\x0b\x32\x14.gradwire.v1.ReceiptH\x00\x12-\n\nwithdrawal\x18\x07 \x01(\x0b\x32\x17.gradwire.v1.WithdrawalH\x00\x12\'\n\x07refusal\x18\x08 \x01(\x0b\x32\x14.gradwire.v1.RefusalH\x00\x12+\n\tdeparture\x18\t \x01(\x0b\x32\x16.gradwire.v1.DepartureH\x00\x42\x06\n\x04kind\"\"\n\x05Offer\x12\x0b\n\x03tag\x18\x01 \x01(\x12\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\x16\n\x04Page\x12\x0e\n\x06offset\x18\x01 \x01(\x04\"\x17\n\x07Receipt\x12\x0c\n\x04size\x18\x01 \x01(\x04\"3\n\nWithdrawal\x12%\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x14.gradwire.v1.Failure\"0\n\x07Refusal\x12%\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x14.gradwire.v1.Failure\"\x0b\n\tDeparture\"\xe4\x02\n\x07\x46\x61ilure\x12)\n\x05scope\x18\x01 \x01(\x0e\x32\x1a.gradwire.v1.Failure.Scope\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.gradwire.v1.Failure.Kind\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\x05round\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05ranks\x18\x05 \x03(\r\">\n\x05Scope\x12\x15\n\x11SCOPE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSCOPE_ROUND\x10\x01\x12\r\n\tSCOPE_JOB\x10\x02\"\x87\x01\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_MISMATCH\x10\x01\x12\r\n\tKIND_LOST\x10\x02\x12\x10\n\x0cKIND_TIMEOUT\x10\x03\x12\x11\n\rKIND_PROTOCOL\x10\x04\x12\x11\n\rKIND_STOPPING\x10\x05\x12\x0f\n\x0bKIND_WEIGHT\x10\x06\x42\x08\n\x06_round\"\x1c\n\x0cLeaveRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\"\x0f\n\rLeaveResponse\"5\n\x14ReadResidualsRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\x0f\n\x07revoked\x18\x02 \x03(\x06\"@\n\x15ReadResidualsResponse\x12\'\n\x08residual\x18\x01 \x01(\x0b\x32\x15.gradwire.v1.Residual\"N\n\x15WriteResidualsRequest\x12\x0c\n\x04seat\x18\x01 \x01(\t\x12\'\n\x08residual\x18\x02 \x01(\x0b\x32\x15.gradwire.v1.Residual\"o\n\x08Residual\x12\x10\n\x08identity\x18\x01 \x01(\x06\x12\x10\n\x08\x65lements\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ounts\x18\x03 \x03(\x04\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\x10\n\x08geometry\x18\x05 \x01(\x06\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\";\n\x16WriteResidualsResponse\x12\x10\n\x08restored\x18\x01 \x01(\r\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\r\"\x0f\n\rStatusRequest\"\xd9\x01\n\x0eStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0e\n\x06socket\x18\x04 \x01(\t\x12\x0f\n\x07metrics\x18\x05 \x01(\t\x12)\n\x06uptime\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12$\n\x04jobs\x18\x07 \x03(\x0b\x32\x16.gradwire.v1.JobStatus\x12\"\n\x06\x65vents\x18\x08 \x03(\x0b\x32\x12.gradwire.v1.Event\"\x8f\x01\n\x05\x45vent\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05level\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\t\x12\x12\n\x05round\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05ranks\x18\x06 \x03(\rB\x08\n\x06_round\".\n\x0cStageSeconds\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"N\n\x0cStalledRound\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\r\n\x05ranks\x18\x03 \x03(\r\x12\x0c\n\x04whom\x18\x04 \x01(\t\"\x85\x03\n\tJobStatus\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x0c\n\x04node\x18\x03 \x01(\r\x12 \n\x05nodes\x18\x04 \x03(\x0b\x32\x11.gradwire.v1.Node\x12&\n\x05ranks\x18\x05 \x03(\x0b\x32\x17.gradwire.v1.RankStatus\x12&\n\x05links\x18\x06 \x03(\x0b\x32\x17.gradwire.v1.LinkStatus\x12\x13\n\x0brounds_done\x18\x07 \x01(\x04\x12\x15\n\rrounds_failed\x18\x08 \x01(\x04\x12\x13\n\x0brounds_open\x18\t \x01(\r\x12\x0f\n\x07\x66\x61ilure\x18\n \x01(\t\x12)\n\x06stages\x18\x0b \x03(\x0b\x32\x19.gradwire.v1.StageSeconds\x12\x16\n\x0eledger_seconds\x18\x0c \x01(\x01\x12*\n\x07stalled\x18\r \x03(\x0b\x32\x19.gradwire.v1.StalledRound\x12\x0f\n\x07\x61ttempt\x18\x0e \x01(\r\"\xcd\x01\n\nRankStatus\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0e\n\x06joined\x18\x04 \x01(\x08\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x11\n\tsequences\x18\x06 \x01(\x04\x12\x12\n\nstraggling\x18\x07 \x01(\x01\x12\x15\n\rlast_arrivals\x18\x08 \x01(\x04\x12\r\n\x05steps\x18\t \x01(\x04\x12\x14\n\x0cstep_seconds\x18\n \x01(\x01\x12\x15\n\rcommunication\x18\x0b \x01(\x01\"\xcc\x02\n\nLinkStatus\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x12\n\nbytes_sent\x18\x04 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x05 \x01(\x04\x12\x13\n\x0b\x63onnections\x18\x06 \x01(\r\x12)\n\x06silent\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tsent_rate\x18\x08 \x01(\x01\x12\x15\n\rreceived_rate\x18\t \x01(\x01\x12\x11\n\tbandwidth\x18\n \x01(\x01\x12\x1a\n\x12round_trip_seconds\x18\x0b \x01(\x01\x12\x14\n\x0cqueued_bytes\x18\x0c \x01(\x04\x12\x10\n\x08reopened\x18\r \x01(\x04\x12\x0e\n\x06resent\x18\x0e \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x0f \x01(\x04\"\x1f\n\x0cTraceRequest\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\"q\n\rTraceResponse\x12(\n\x06source\x18\x01 \x01(\x0b\x32\x18.gradwire.v1.TraceSource\x12%\n\x05spans\x18\x02 \x03(\x0b\x32\x16.gradwire.v1.TraceSpan\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\"\x88\x01\n\x0bTraceSource\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\r\n\x05\x63lock\x18\x04 \x01(\t\x12\x19\n\x11\x65poch_nanoseconds\x18\x05 \x01(\x03\x12#\n\x04jobs\x18\x06 \x03(\x0b\x32\x15.gradwire.v1.TraceJob\"\x8d\x01\n\x08TraceJob\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\r\x12\r\n\x05nodes\x18\x03 \x03(\t\x12)\n\x07offsets\x18\x04 \x03(\x0b\x32\x18.gradwire.v1.ClockOffset\x12%\n\x05ranks\x18\x05 \x03(\x0b\x32\x16.gradwire.v1.TraceRank\"0\n\x0b\x43lockOffset\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\x13\n\x0bnanoseconds\x18\x02 \x01(\x12\"4\n\tTraceRank\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\"\x83\x02\n\tTraceSpan\x12\r\n\x05track\x18\x01 \x01(\t\x12\x11\n\x04rank\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05stage\x18\x03 \x01(\t\x12\x19\n\x11start_nanoseconds\x18\x04 \x01(\x04\x12\x17\n\x0f\x65nd_nanoseconds\x18\x05 \x01(\x04\x12\x12\n\ngeneration\x18\x06 \x01(\t\x12\x12\n\x05round\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x12\n\x05\x63hunk\x18\x08 \x01(\rH\x02\x88\x01\x01\x12\x11\n\x04peer\x18\t \x01(\rH\x03\x88\x01\x01\x12\x12\n\x05\x62ytes\x18\n \x01(\x04H\x04\x88\x01\x01\x42\x07\n\x05_rankB\x08\n\x06_roundB\x08\n\x06_chunkB\x07\n\x05_peerB\x08\n\x06_bytes2\x96\x05\n\nAggregator\x12G\n\x08\x44\x65scribe\x12\x1c.gradwire.v1.DescribeRequest\x1a\x1d.gradwire.v1.DescribeResponse\x12;\n\x04Join\x12\x18.gradwire.v1.JoinRequest\x1a\x19.gradwire.v1.JoinResponse\x12\x45\n\x06Reduce\x12\x1a.gradwire.v1.ReduceRequest\x1a\x1b.gradwire.v1.ReduceResponse(\x01\x30\x01\x12?\n\x04Post\x12\x18.gradwire.v1.PostRequest\x1a\x19.gradwire.v1.PostResponse(\x01\x30\x01\x12>\n\x05Leave\x12\x19.gradwire.v1.LeaveRequest\x1a\x1a.gradwire.v1.LeaveResponse\x12X\n\rReadResiduals\x12!.gradwire.v1.ReadResidualsRequest\x1a\".gradwire.v1.ReadResidualsResponse0\x01\x12[\n\x0eWriteResiduals\x12\".gradwire.v1.WriteResidualsRequest\x1a#.gradwire.v1.WriteResidualsResponse(\x01\x12\x41\n\x06Status\x12\x1a.gradwire.v1.StatusRequest\x1a\x1b.gradwire.v1.StatusResponse\x12@\n\x05Trace\x12\x19.gradwire.v1.TraceRequest\x1a\x1a.gradwire.v1.TraceResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "gradwire.v1.aggregator_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gradwire.v1.aggregator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_DESCRIBEREQUEST"]._serialized_start = 136
-    _globals["_DESCRIBEREQUEST"]._serialized_end = 153
-    _globals["_DESCRIBERESPONSE"]._serialized_start = 156
-    _globals["_DESCRIBERESPONSE"]._serialized_end = 389
-    _globals["_WORKER"]._serialized_start = 391
-    _globals["_WORKER"]._serialized_end = 434
-    _globals["_NODE"]._serialized_start = 436
-    _globals["_NODE"]._serialized_end = 538
-    _globals["_JOINREQUEST"]._serialized_start = 541
-    _globals["_JOINREQUEST"]._serialized_end = 1051
-    _globals["_PROGRESS"]._serialized_start = 1053
-    _globals["_PROGRESS"]._serialized_end = 1146
-    _globals["_LAPSE"]._serialized_start = 1148
-    _globals["_LAPSE"]._serialized_end = 1212
-    _globals["_JOINRESPONSE"]._serialized_start = 1215
-    _globals["_JOINRESPONSE"]._serialized_end = 1372
-    _globals["_ARENA"]._serialized_start = 1374
-    _globals["_ARENA"]._serialized_end = 1479
-    _globals["_RING"]._serialized_start = 1482
-    _globals["_RING"]._serialized_end = 1638
-    _globals["_DISAGREEMENT"]._serialized_start = 1640
-    _globals["_DISAGREEMENT"]._serialized_end = 1740
-    _globals["_REDUCEREQUEST"]._serialized_start = 1743
-    _globals["_REDUCEREQUEST"]._serialized_end = 1926
-    _globals["_REDUCERESPONSE"]._serialized_start = 1929
-    _globals["_REDUCERESPONSE"]._serialized_end = 2117
-    _globals["_POSTREQUEST"]._serialized_start = 2119
-    _globals["_POSTREQUEST"]._serialized_end = 2196
-    _globals["_POSTRESPONSE"]._serialized_start = 2198
-    _globals["_POSTRESPONSE"]._serialized_end = 2268
-    _globals["_NOTE"]._serialized_start = 2271
-    _globals["_NOTE"]._serialized_end = 2579
-    _globals["_OFFER"]._serialized_start = 2581
-    _globals["_OFFER"]._serialized_end = 2615
-    _globals["_PAGE"]._serialized_start = 2617
-    _globals["_PAGE"]._serialized_end = 2639
-    _globals["_RECEIPT"]._serialized_start = 2641
-    _globals["_RECEIPT"]._serialized_end = 2664
-    _globals["_WITHDRAWAL"]._serialized_start = 2666
-    _globals["_WITHDRAWAL"]._serialized_end = 2717
-    _globals["_REFUSAL"]._serialized_start = 2719
-    _globals["_REFUSAL"]._serialized_end = 2767
-    _globals["_DEPARTURE"]._serialized_start = 2769
-    _globals["_DEPARTURE"]._serialized_end = 2780
-    _globals["_FAILURE"]._serialized_start = 2783
-    _globals["_FAILURE"]._serialized_end = 3139
-    _globals["_FAILURE_SCOPE"]._serialized_start = 2929
-    _globals["_FAILURE_SCOPE"]._serialized_end = 2991
-    _globals["_FAILURE_KIND"]._serialized_start = 2994
-    _globals["_FAILURE_KIND"]._serialized_end = 3129
-    _globals["_LEAVEREQUEST"]._serialized_start = 3141
-    _globals["_LEAVEREQUEST"]._serialized_end = 3169
-    _globals["_LEAVERESPONSE"]._serialized_start = 3171
-    _globals["_LEAVERESPONSE"]._serialized_end = 3186
-    _globals["_READRESIDUALSREQUEST"]._serialized_start = 3188
-    _globals["_READRESIDUALSREQUEST"]._serialized_end = 3241
-    _globals["_READRESIDUALSRESPONSE"]._serialized_start = 3243
-    _globals["_READRESIDUALSRESPONSE"]._serialized_end = 3307
-    _globals["_WRITERESIDUALSREQUEST"]._serialized_start = 3309
-    _globals["_WRITERESIDUALSREQUEST"]._serialized_end = 3387
-    _globals["_RESIDUAL"]._serialized_start = 3389
-    _globals["_RESIDUAL"]._serialized_end = 3500
-    _globals["_WRITERESIDUALSRESPONSE"]._serialized_start = 3502
-    _globals["_WRITERESIDUALSRESPONSE"]._serialized_end = 3561
-    _globals["_STATUSREQUEST"]._serialized_start = 3563
-    _globals["_STATUSREQUEST"]._serialized_end = 3578
-    _globals["_STATUSRESPONSE"]._serialized_start = 3581
-    _globals["_STATUSRESPONSE"]._serialized_end = 3798
-    _globals["_EVENT"]._serialized_start = 3801
-    _globals["_EVENT"]._serialized_end = 3944
-    _globals["_STAGESECONDS"]._serialized_start = 3946
-    _globals["_STAGESECONDS"]._serialized_end = 3992
-    _globals["_STALLEDROUND"]._serialized_start = 3994
-    _globals["_STALLEDROUND"]._serialized_end = 4072
-    _globals["_JOBSTATUS"]._serialized_start = 4075
-    _globals["_JOBSTATUS"]._serialized_end = 4464
-    _globals["_RANKSTATUS"]._serialized_start = 4467
-    _globals["_RANKSTATUS"]._serialized_end = 4672
-    _globals["_LINKSTATUS"]._serialized_start = 4675
-    _globals["_LINKSTATUS"]._serialized_end = 5007
-    _globals["_AGGREGATOR"]._serialized_start = 5010
-    _globals["_AGGREGATOR"]._serialized_end = 5606
+  DESCRIPTOR._loaded_options = None
+  _globals['_DESCRIBEREQUEST']._serialized_start=136
+  _globals['_DESCRIBEREQUEST']._serialized_end=153
+  _globals['_DESCRIBERESPONSE']._serialized_start=156
+  _globals['_DESCRIBERESPONSE']._serialized_end=389
+  _globals['_WORKER']._serialized_start=391
+  _globals['_WORKER']._serialized_end=434
+  _globals['_NODE']._serialized_start=436
+  _globals['_NODE']._serialized_end=538
+  _globals['_JOINREQUEST']._serialized_start=541
+  _globals['_JOINREQUEST']._serialized_end=1051
+  _globals['_PROGRESS']._serialized_start=1053
+  _globals['_PROGRESS']._serialized_end=1146
+  _globals['_LAPSE']._serialized_start=1148
+  _globals['_LAPSE']._serialized_end=1212
+  _globals['_JOINRESPONSE']._serialized_start=1215
+  _globals['_JOINRESPONSE']._serialized_end=1372
+  _globals['_ARENA']._serialized_start=1374
+  _globals['_ARENA']._serialized_end=1479
+  _globals['_RING']._serialized_start=1482
+  _globals['_RING']._serialized_end=1638
+  _globals['_DISAGREEMENT']._serialized_start=1640
+  _globals['_DISAGREEMENT']._serialized_end=1740
+  _globals['_REDUCEREQUEST']._serialized_start=1743
+  _globals['_REDUCEREQUEST']._serialized_end=1926
+  _globals['_REDUCERESPONSE']._serialized_start=1929
+  _globals['_REDUCERESPONSE']._serialized_end=2117
+  _globals['_POSTREQUEST']._serialized_start=2119
+  _globals['_POSTREQUEST']._serialized_end=2196
+  _globals['_POSTRESPONSE']._serialized_start=2198
+  _globals['_POSTRESPONSE']._serialized_end=2268
+  _globals['_NOTE']._serialized_start=2271
+  _globals['_NOTE']._serialized_end=2579
+  _globals['_OFFER']._serialized_start=2581
+  _globals['_OFFER']._serialized_end=2615
+  _globals['_PAGE']._serialized_start=2617
+  _globals['_PAGE']._serialized_end=2639
+  _globals['_RECEIPT']._serialized_start=2641
+  _globals['_RECEIPT']._serialized_end=2664
+  _globals['_WITHDRAWAL']._serialized_start=2666
+  _globals['_WITHDRAWAL']._serialized_end=2717
+  _globals['_REFUSAL']._serialized_start=2719
+  _globals['_REFUSAL']._serialized_end=2767
+  _globals['_DEPARTURE']._serialized_start=2769
+  _globals['_DEPARTURE']._serialized_end=2780
+  _globals['_FAILURE']._serialized_start=2783
+  _globals['_FAILURE']._serialized_end=3139
+  _globals['_FAILURE_SCOPE']._serialized_start=2929
+  _globals['_FAILURE_SCOPE']._serialized_end=2991
+  _globals['_FAILURE_KIND']._serialized_start=2994
+  _globals['_FAILURE_KIND']._serialized_end=3129
+  _globals['_LEAVEREQUEST']._serialized_start=3141
+  _globals['_LEAVEREQUEST']._serialized_end=3169
+  _globals['_LEAVERESPONSE']._serialized_start=3171
+  _globals['_LEAVERESPONSE']._serialized_end=3186
+  _globals['_READRESIDUALSREQUEST']._serialized_start=3188
+  _globals['_READRESIDUALSREQUEST']._serialized_end=3241
+  _globals['_READRESIDUALSRESPONSE']._serialized_start=3243
+  _globals['_READRESIDUALSRESPONSE']._serialized_end=3307
+  _globals['_WRITERESIDUALSREQUEST']._serialized_start=3309
+  _globals['_WRITERESIDUALSREQUEST']._serialized_end=3387
+  _globals['_RESIDUAL']._serialized_start=3389
+  _globals['_RESIDUAL']._serialized_end=3500
+  _globals['_WRITERESIDUALSRESPONSE']._serialized_start=3502
+  _globals['_WRITERESIDUALSRESPONSE']._serialized_end=3561
+  _globals['_STATUSREQUEST']._serialized_start=3563
+  _globals['_STATUSREQUEST']._serialized_end=3578
+  _globals['_STATUSRESPONSE']._serialized_start=3581
+  _globals['_STATUSRESPONSE']._serialized_end=3798
+  _globals['_EVENT']._serialized_start=3801
+  _globals['_EVENT']._serialized_end=3944
+  _globals['_STAGESECONDS']._serialized_start=3946
+  _globals['_STAGESECONDS']._serialized_end=3992
+  _globals['_STALLEDROUND']._serialized_start=3994
+  _globals['_STALLEDROUND']._serialized_end=4072
+  _globals['_JOBSTATUS']._serialized_start=4075
+  _globals['_JOBSTATUS']._serialized_end=4464
+  _globals['_RANKSTATUS']._serialized_start=4467
+  _globals['_RANKSTATUS']._serialized_end=4672
+  _globals['_LINKSTATUS']._serialized_start=4675
+  _globals['_LINKSTATUS']._serialized_end=5007
+  _globals['_TRACEREQUEST']._serialized_start=5009
+  _globals['_TRACEREQUEST']._serialized_end=5040
+  _globals['_TRACERESPONSE']._serialized_start=5042
+  _globals['_TRACERESPONSE']._serialized_end=5155
+  _globals['_TRACESOURCE']._serialized_start=5158
+  _globals['_TRACESOURCE']._serialized_end=5294
+  _globals['_TRACEJOB']._serialized_start=5297
+  _globals['_TRACEJOB']._serialized_end=5438
+  _globals['_CLOCKOFFSET']._serialized_start=5440
+  _globals['_CLOCKOFFSET']._serialized_end=5488
+  _globals['_TRACERANK']._serialized_start=5490
+  _globals['_TRACERANK']._serialized_end=5542
+  _globals['_TRACESPAN']._serialized_start=5545
+  _globals['_TRACESPAN']._serialized_end=5804
+  _globals['_AGGREGATOR']._serialized_start=5807
+  _globals['_AGGREGATOR']._serialized_end=6469
 # @@protoc_insertion_point(module_scope)

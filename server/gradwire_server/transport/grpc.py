@@ -122,6 +122,11 @@ class GrpcTransport:
             for peer in self._group.peers
         }
 
+    def clock_offsets(self) -> dict[int, int]:
+        """Of peers whose clock is known: theirs less this node's, in nanoseconds."""
+        offsets = {peer: link.clock_offset_ns for peer, link in self._links.items()}
+        return {peer: offset for peer, offset in offsets.items() if offset is not None}
+
     async def send(self, target: int, message: Message) -> None:
         """See transport.base.Transport."""
         if (link := self._links.get(target)) is not None:
