@@ -5,6 +5,7 @@
 import torch
 import torch.distributed as dist
 
+from gradwire._profiling import span
 from gradwire._session import Session
 
 
@@ -16,4 +17,5 @@ def allreduce_hook(
     Returns at once. The future holds the bucket's own buffer, averaged in place, in its dtype:
     by `session.weight` as it is now, on each rank.
     """
-    return session.reduce(bucket)
+    with span("bucket {}", bucket.index()):
+        return session.reduce(bucket)

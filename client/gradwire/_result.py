@@ -10,6 +10,8 @@ from weakref import WeakSet
 
 import torch
 
+from gradwire._profiling import span
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -53,8 +55,9 @@ class Result(torch.futures.Future[T]):
 
     def wait(self) -> T:
         """See torch.futures.Future. The caller itself works for it meanwhile."""
-        self.wait_until(math.inf)
-        return super().wait()
+        with span("wait"):
+            self.wait_until(math.inf)
+            return super().wait()
 
     def wait_until(self, deadline: float) -> bool:
         """Work for it until the deadline, of time.monotonic(); whether it is done."""

@@ -11,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradwire._checkpoint import pack, unpack
 from gradwire._errors import LostError
 from gradwire._order import gathering, reducing, scattering
+from gradwire._profiling import span
 from gradwire._tensor import bytes_of, check_weight, is_inexact
 
 if TYPE_CHECKING:
@@ -351,7 +352,8 @@ class Session:
 
     def _submit(self, order: Order, *, urgent: bool = False) -> Result[torch.Tensor]:
         self._ways.check_process()
-        return self._ways.submit(self._buckets.guarded(order), urgent=urgent)
+        with span("submit"):
+            return self._ways.submit(self._buckets.guarded(order), urgent=urgent)
 
     def _check(self, tensor: torch.Tensor, peer: int | None, tag: int) -> memoryview:
         """The bytes of a message."""

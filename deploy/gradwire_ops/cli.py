@@ -6,6 +6,7 @@ Those modules are imported by the command that needs them, so that `gradwire --h
 from __future__ import annotations
 
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -98,6 +99,10 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         str | None,
         typer.Option(metavar="NAME", help="text, json, or auto: text on a terminal only."),
     ] = None,
+    trace_file: Annotated[
+        str | None,
+        typer.Option("--trace", metavar="FILE", help="Write a trace there in the end."),
+    ] = None,
     config: Annotated[
         str | None, typer.Option(metavar="FILE", help="TOML file with any of these settings.")
     ] = None,
@@ -121,6 +126,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         "schedule": schedule,
         "log_level": log_level,
         "log_format": log_format,
+        "trace": trace_file,
         "config": config,
     }
     raise typer.Exit(command.run(flags))
@@ -267,6 +273,28 @@ def status(
     from gradwire_ops import status as command
 
     raise typer.Exit(command.run(daemon, as_json=json, watching=watch))
+
+
+@app.command()
+def trace(
+    daemon: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="unix:/PATH or HOST:PORT. Default: GRADWIRE_DAEMON, then the usual sockets.",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, max=3600, help="How long.")
+    ] = 10.0,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.")] = Path(
+        "gradwire-trace.json"
+    ),
+) -> None:
+    """Record what a job's daemons and ranks do, on one time line, for ui.perfetto.dev."""
+    from gradwire_ops import trace as command
+
+    raise typer.Exit(command.run(daemon, seconds, out))
 
 
 @app.command()

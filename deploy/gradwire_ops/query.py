@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 5.0
 
+TRACE_GRACE_SECONDS = 10.0
+"""How much longer than asked for the answer may take."""
+
 # A proxy in the environment would be asked even for 127.0.0.1.
 _OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 
@@ -33,6 +36,22 @@ def status(address: str, seconds: float = ANSWER_SECONDS) -> pb.StatusResponse:
     """What the daemon at this address is doing. Raises UnreachableError."""
     with _stub(address) as stub:
         return stub.Status(pb.StatusRequest(), timeout=seconds)
+
+
+def trace(address: str, seconds: float) -> list[pb.TraceResponse]:
+    """What the daemon there and its ranks do for so long; less, where it is lost meanwhile.
+
+    Raises UnreachableError where it says nothing at all.
+    """
+    parts: list[pb.TraceResponse] = []
+    try:
+        with _stub(address) as stub:
+            request = pb.TraceRequest(seconds=seconds)
+            parts.extend(stub.Trace(request, timeout=seconds + TRACE_GRACE_SECONDS))
+    except UnreachableError:
+        if not parts:
+            raise
+    return parts
 
 
 @contextmanager

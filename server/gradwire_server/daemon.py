@@ -44,6 +44,7 @@ from gradwire_server.reduce.choose import SCHEDULES
 from gradwire_server.residuals import Residuals
 from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
 from gradwire_server.terms import Terms
+from gradwire_server.trace_calls import Traces
 from gradwire_server.transport.precedence import Precedence
 from gradwire_server.workers import Fleet, Report, forked
 
@@ -171,12 +172,15 @@ async def _start_server(  # noqa: PLR0913 - what a server is made of
 ) -> None:
     """Serve both services; the stack ends health checks, then jobs, then calls."""
     server = grpc.aio.server(options=OPTIONS)
+    traces = Traces(metrics.recorder, jobs, identity.node_id)
     server.add_generic_rpc_handlers(
-        handlers(aggregator, Peer(jobs), Residuals(jobs), metrics.errors)
+        handlers(aggregator, Peer(jobs), Residuals(jobs), traces, metrics.errors)
     )
     checks = await _add_standard_services(server)
     _bind(server, settings, identity, lock)
     await server.start()
+    if settings.trace is not None:
+        await stack.enter_async_context(traces.kept(settings.trace))
     stopping = StoppingError(f"the daemon at {identity.address} is stopping")
     stack.push_async_callback(server.stop, GRACE_SECONDS)
     stack.push_async_callback(jobs.close, stopping)

@@ -30,6 +30,7 @@ from gradwire_server.round import Contribution, Extent, Key, Round, Rounds
 from gradwire_server.settling import Settling
 from gradwire_server.straggling import Straggling
 from gradwire_server.tasks import Tasks
+from gradwire_server.tracing import record_share
 from gradwire_server.transport.base import Abort, Left, Message, Part, Transport
 from gradwire_server.transport.precedence import ALONE
 
@@ -232,6 +233,8 @@ class Engine:
         except ReductionError as error:
             self.fail_round(part.key.sequence, error)
             return
+        if self._metrics.recorder.on:
+            record_share(self._metrics.recorder, self.group, source, part)
         if (execution := self._running.get(part.key)) is not None:
             execution.wake()
             return

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from gradwire_proto.stages import STAGES
 from gradwire_server.meters import CodecMeter, JobFigures, Payload, RankFigures
 from gradwire_server.series import Figure, Kind, Series
+from gradwire_server.tracing import Recorder
 from gradwire_server.transport.watch import Status
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
         self.registry = registry
+        self.recorder = Recorder()
+        """For traces: what metrics say in sum, span by span."""
         self.before_scrape: set[Callable[[], None]] = set()
         """Called, in any thread, when somebody reads the metrics."""
         registry.register(_Refresh(self.before_scrape))

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gradwire_server.jobs import Jobs
     from gradwire_server.office import Tray
     from gradwire_server.residuals import Residuals
+    from gradwire_server.trace_calls import Traces
     from gradwire_server.workers import Report
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def handlers(
-    aggregator: Aggregator, peer: Peer, residuals: Residuals, errors: Counter
+    aggregator: Aggregator, peer: Peer, residuals: Residuals, traces: Traces, errors: Counter
 ) -> list[grpc.GenericRpcHandler]:
     """Both services. Reduce, Post and Exchange carry raw messages, to spare payloads a copy.
 
@@ -82,6 +83,10 @@ def handlers(
         "ReadResiduals": grpc.unary_stream_rpc_method_handler(
             refuse(reading(pb.ReadResidualsRequest, residuals.read)),
             response_serializer=pb.ReadResidualsResponse.SerializeToString,
+        ),
+        "Trace": grpc.unary_stream_rpc_method_handler(
+            refuse(reading(pb.TraceRequest, traces.trace)),
+            response_serializer=pb.TraceResponse.SerializeToString,
         ),
         "WriteResiduals": grpc.stream_unary_rpc_method_handler(
             refuse(residuals.write),

@@ -78,6 +78,8 @@ class Settings(BaseSettings):
     """Least level that is logged."""
     log_format: Literal["auto", "text", "json"] = "text"
     """Lines for people, or one JSON object a line; auto: text on a terminal, else JSON."""
+    trace: Path | None = None
+    """Record what happens, and write the latest of it here in the end."""
     embedded: bool = False
     """End when the last rank has left."""
 

@@ -170,6 +170,8 @@ def settings_of(settings: Settings, number: int) -> Settings:
             "socket": settings.socket.with_name(f"{settings.socket.name}.{number}"),
             "listen": ",".join(_beside(host, port, number) for host, port in listen),
             "advertise": ",".join(_beside(host, port, number) for host, port in advertise),
+            "trace": settings.trace
+            and settings.trace.with_name(f"{settings.trace.name}.{number}"),
             "metrics_listen": "127.0.0.1:0" if settings.metrics_listen else "",
         }
     )

@@ -543,3 +543,91 @@ class LinkStatus(_message.Message):
     resent: int
     damaged: int
     def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., connections: _Optional[int] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., sent_rate: _Optional[float] = ..., received_rate: _Optional[float] = ..., bandwidth: _Optional[float] = ..., round_trip_seconds: _Optional[float] = ..., queued_bytes: _Optional[int] = ..., reopened: _Optional[int] = ..., resent: _Optional[int] = ..., damaged: _Optional[int] = ...) -> None: ...
+
+class TraceRequest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    def __init__(self, seconds: _Optional[float] = ...) -> None: ...
+
+class TraceResponse(_message.Message):
+    __slots__ = ("source", "spans", "dropped")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    source: TraceSource
+    spans: _containers.RepeatedCompositeFieldContainer[TraceSpan]
+    dropped: int
+    def __init__(self, source: _Optional[_Union[TraceSource, _Mapping[str, object]]] = ..., spans: _Optional[_Iterable[_Union[TraceSpan, _Mapping[str, object]]]] = ..., dropped: _Optional[int] = ...) -> None: ...
+
+class TraceSource(_message.Message):
+    __slots__ = ("node_id", "host", "pid", "clock", "epoch_nanoseconds", "jobs")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    host: str
+    pid: int
+    clock: str
+    epoch_nanoseconds: int
+    jobs: _containers.RepeatedCompositeFieldContainer[TraceJob]
+    def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., clock: _Optional[str] = ..., epoch_nanoseconds: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[TraceJob, _Mapping[str, object]]]] = ...) -> None: ...
+
+class TraceJob(_message.Message):
+    __slots__ = ("generation", "node", "nodes", "offsets", "ranks")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    generation: str
+    node: int
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    offsets: _containers.RepeatedCompositeFieldContainer[ClockOffset]
+    ranks: _containers.RepeatedCompositeFieldContainer[TraceRank]
+    def __init__(self, generation: _Optional[str] = ..., node: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., offsets: _Optional[_Iterable[_Union[ClockOffset, _Mapping[str, object]]]] = ..., ranks: _Optional[_Iterable[_Union[TraceRank, _Mapping[str, object]]]] = ...) -> None: ...
+
+class ClockOffset(_message.Message):
+    __slots__ = ("node", "nanoseconds")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    nanoseconds: int
+    def __init__(self, node: _Optional[int] = ..., nanoseconds: _Optional[int] = ...) -> None: ...
+
+class TraceRank(_message.Message):
+    __slots__ = ("rank", "host", "pid")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    host: str
+    pid: int
+    def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class TraceSpan(_message.Message):
+    __slots__ = ("track", "rank", "stage", "start_nanoseconds", "end_nanoseconds", "generation", "round", "chunk", "peer", "bytes")
+    TRACK_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    START_NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
+    END_NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    track: str
+    rank: int
+    stage: str
+    start_nanoseconds: int
+    end_nanoseconds: int
+    generation: str
+    round: int
+    chunk: int
+    peer: int
+    bytes: int
+    def __init__(self, track: _Optional[str] = ..., rank: _Optional[int] = ..., stage: _Optional[str] = ..., start_nanoseconds: _Optional[int] = ..., end_nanoseconds: _Optional[int] = ..., generation: _Optional[str] = ..., round: _Optional[int] = ..., chunk: _Optional[int] = ..., peer: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...

@@ -79,6 +79,11 @@ class AggregatorStub:
                 request_serializer=gradwire_dot_v1_dot_aggregator__pb2.StatusRequest.SerializeToString,
                 response_deserializer=gradwire_dot_v1_dot_aggregator__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.Trace = channel.unary_stream(
+                '/gradwire.v1.Aggregator/Trace',
+                request_serializer=gradwire_dot_v1_dot_aggregator__pb2.TraceRequest.SerializeToString,
+                response_deserializer=gradwire_dot_v1_dot_aggregator__pb2.TraceResponse.FromString,
+                _registered_method=True)
 
 
 class AggregatorServicer:
@@ -148,6 +153,13 @@ class AggregatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Trace(self, request, context):
+        """What the daemon and its ranks do from now on, while they do it. Costs nothing while nobody asks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AggregatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -190,6 +202,11 @@ def add_AggregatorServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=gradwire_dot_v1_dot_aggregator__pb2.StatusRequest.FromString,
                     response_serializer=gradwire_dot_v1_dot_aggregator__pb2.StatusResponse.SerializeToString,
+            ),
+            'Trace': grpc.unary_stream_rpc_method_handler(
+                    servicer.Trace,
+                    request_deserializer=gradwire_dot_v1_dot_aggregator__pb2.TraceRequest.FromString,
+                    response_serializer=gradwire_dot_v1_dot_aggregator__pb2.TraceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -413,6 +430,33 @@ class Aggregator:
             '/gradwire.v1.Aggregator/Status',
             gradwire_dot_v1_dot_aggregator__pb2.StatusRequest.SerializeToString,
             gradwire_dot_v1_dot_aggregator__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Trace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gradwire.v1.Aggregator/Trace',
+            gradwire_dot_v1_dot_aggregator__pb2.TraceRequest.SerializeToString,
+            gradwire_dot_v1_dot_aggregator__pb2.TraceResponse.FromString,
             options,
             channel_credentials,
             insecure,

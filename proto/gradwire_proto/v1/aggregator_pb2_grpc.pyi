@@ -60,6 +60,8 @@ class AggregatorStub:
     """Go on with what a checkpoint has, and with nothing else; while no collective is under way."""
     Status: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.StatusRequest, _aggregator_pb2.StatusResponse]
     """What the daemon is doing, for people and their tools."""
+    Trace: _grpc.UnaryStreamMultiCallable[_aggregator_pb2.TraceRequest, _aggregator_pb2.TraceResponse]
+    """What the daemon and its ranks do from now on, while they do it. Costs nothing while nobody asks."""
 
 @_typing.type_check_only
 class AggregatorAsyncStub(AggregatorStub):
@@ -93,6 +95,8 @@ class AggregatorAsyncStub(AggregatorStub):
     """Go on with what a checkpoint has, and with nothing else; while no collective is under way."""
     Status: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.StatusRequest, _aggregator_pb2.StatusResponse]  # type: ignore[assignment]
     """What the daemon is doing, for people and their tools."""
+    Trace: _aio.UnaryStreamMultiCallable[_aggregator_pb2.TraceRequest, _aggregator_pb2.TraceResponse]  # type: ignore[assignment]
+    """What the daemon and its ranks do from now on, while they do it. Costs nothing while nobody asks."""
 
 class AggregatorServicer(metaclass=_abc_1.ABCMeta):
     """Reduces the tensors of a node's ranks with those of the other nodes.
@@ -171,5 +175,13 @@ class AggregatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_aggregator_pb2.StatusResponse, _abc.Awaitable[_aggregator_pb2.StatusResponse]]:
         """What the daemon is doing, for people and their tools."""
+
+    @_abc_1.abstractmethod
+    def Trace(
+        self,
+        request: _aggregator_pb2.TraceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_aggregator_pb2.TraceResponse], _abc.AsyncIterator[_aggregator_pb2.TraceResponse]]:
+        """What the daemon and its ranks do from now on, while they do it. Costs nothing while nobody asks."""
 
 def add_AggregatorServicer_to_server(servicer: AggregatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

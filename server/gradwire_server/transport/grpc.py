@@ -126,6 +126,11 @@ class GrpcTransport:
         nodes = self._group.picture.nodes
         return [(nodes[peer].address, link.status) for peer, link in tuple(self._met.items())]
 
+    def clock_offsets(self) -> dict[int, int]:
+        """Of peers whose clock is known: theirs less this node's, in nanoseconds."""
+        offsets = {peer: link.clock_offset_ns for peer, link in self._links.items()}
+        return {peer: offset for peer, offset in offsets.items() if offset is not None}
+
     async def send(self, target: int, message: Message) -> None:
         """See transport.base.Transport."""
         if (link := self._links.get(target)) is not None:

@@ -1,0 +1,106 @@
+"""Traces for whoever asks over gRPC, and into a file of the daemon's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from gradwire_proto.trace_json import to_json
+from gradwire_server.errors import ProtocolError
+from gradwire_server.tracing import traced_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    import grpc
+
+    from gradwire_proto.v1 import aggregator_pb2 as pb
+    from gradwire_server.jobs import Jobs
+    from gradwire_server.tracing import Listener, Recorder
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+log = logging.getLogger(__name__)
+
+MOST_SECONDS = 3600.0
+
+LOOK_SECONDS = 0.2
+"""Between two looks at what has been recorded."""
+
+FILE_SPANS = 1 << 17
+"""The latest so many are written to a file."""
+
+FILE_LOOK_SECONDS = 1.0
+
+
+class Traces:
+    """Serves traces."""
+
+    def __init__(self, recorder: Recorder, jobs: Jobs, node_id: str) -> None:
+        self._recorder = recorder
+        self._jobs = jobs
+        self._node_id = node_id
+
+    async def trace(self, request: pb.TraceRequest, context: Context) -> None:
+        """Tell what is recorded from now on, until the time is over or the caller leaves."""
+        if not 0 < request.seconds <= MOST_SECONDS:
+            raise ProtocolError(
+                f"expected a trace of up to {MOST_SECONDS:g} s, got {request.seconds:g}"
+            )
+        loop = asyncio.get_running_loop()
+        end = loop.time() + request.seconds
+        with self._recorder.listening() as listener:
+            await context.write(self._part(listener, named=True))
+            while (left := end - loop.time()) > 0:
+                await asyncio.sleep(min(LOOK_SECONDS, left))
+                while (part := self._part(listener)).spans:
+                    await context.write(part)
+        # What had come by then.
+        while (part := self._part(listener)).spans:
+            await context.write(part)
+        await context.write(self._part(listener, named=True))
+
+    def _part(self, listener: Listener, *, named: bool = False) -> pb.TraceResponse:
+        listener.meet(traced_jobs(self._jobs))
+        part = listener.take()
+        if named:
+            part.source.CopyFrom(listener.source(self._node_id))
+        return part
+
+    @contextlib.asynccontextmanager
+    async def kept(self, path: Path) -> AsyncIterator[None]:
+        """While the block runs, everything is recorded; then the latest of it is written."""
+        with self._recorder.listening(FILE_SPANS) as listener:
+            looking = asyncio.create_task(self._look(listener))
+            try:
+                yield
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
+                await asyncio.to_thread(_write, path, self._all(listener))
+
+    async def _look(self, listener: Listener) -> None:
+        while True:
+            listener.meet(traced_jobs(self._jobs))
+            await asyncio.sleep(FILE_LOOK_SECONDS)
+
+    def _all(self, listener: Listener) -> list[pb.TraceResponse]:
+        parts = [self._part(listener, named=True)]
+        while parts[-1].spans:
+            parts.append(self._part(listener))
+        return parts
+
+
+def _write(path: Path, parts: list[pb.TraceResponse]) -> None:
+    # Whoever reads it meanwhile, or writes there, too, sees all of one or of the other.
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        part.write_text(json.dumps(to_json([parts])))
+        part.replace(path)
+    except OSError as error:
+        log.error("no trace in %s: %s", path, error.strerror)

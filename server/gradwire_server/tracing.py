@@ -1,0 +1,188 @@
+"""What daemon and ranks are doing, recorded while somebody asks for it.
+
+Whoever has something to tell looks at `on` first: while nobody listens, that is all it costs.
+Times are those of time.monotonic_ns, which all processes of a host read alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+from gradwire_proto.v1 import aggregator_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Unpack
+
+    from gradwire_server.group import Group
+    from gradwire_server.jobs import Jobs
+    from gradwire_server.transport.base import Part
+
+MOST_SPANS = 1 << 16
+"""That wait for a listener; of more, the oldest are lost."""
+
+PART_SPANS = 2000
+"""In one message: some 200 KB."""
+
+
+class Track(NamedTuple):
+    """What spans are drawn beside one another: of one rank, or of the daemon."""
+
+    name: str
+    rank: int | None = None
+
+
+class About(TypedDict, total=False):
+    """What a span may be about."""
+
+    generation: str
+    round: int
+    chunk: int
+    peer: int
+    bytes: int
+
+
+class Span(NamedTuple):
+    """Something that took time."""
+
+    track: Track
+    stage: str
+    start_ns: int
+    end_ns: int
+    about: About
+
+    def write(self, span: pb.TraceSpan) -> None:
+        """Into the message that says so."""
+        span.track, span.stage = self.track.name, self.stage
+        span.start_nanoseconds = self.start_ns
+        span.end_nanoseconds = max(self.start_ns, self.end_ns)
+        if self.track.rank is not None:
+            span.rank = self.track.rank
+        for name, value in self.about.items():
+            setattr(span, name, value)
+
+
+class Listener:
+    """One trace under way. Spans may come from any thread."""
+
+    def __init__(self, most_spans: int = MOST_SPANS) -> None:
+        self._spans: deque[Span] = deque(maxlen=most_spans)
+        self._heard = 0
+        self._taken = 0
+        self._jobs: dict[str, pb.TraceJob] = {}
+
+    def hear(self, span: Span) -> None:
+        """One more."""
+        self._heard += 1
+        self._spans.append(span)
+
+    def meet(self, jobs: Iterable[pb.TraceJob]) -> None:
+        """What is known of the jobs by now; those that end are remembered."""
+        for job in jobs:
+            known = self._jobs.setdefault(job.generation, job)
+            # Clocks and ranks are known for a part of a job's life only.
+            merged = pb.TraceJob()
+            merged.CopyFrom(job)
+            if not job.offsets:
+                merged.offsets.extend(known.offsets)
+            if not job.ranks:
+                merged.ranks.extend(known.ranks)
+            self._jobs[job.generation] = merged
+
+    def take(self) -> pb.TraceResponse:
+        """What has come since the last time; a part of it, where it is much."""
+        part = pb.TraceResponse()
+        for _ in range(min(PART_SPANS, len(self._spans))):
+            self._spans.popleft().write(part.spans.add())
+            self._taken += 1
+        part.dropped = max(0, self._heard - self._taken - len(self._spans))
+        return part
+
+    def source(self, node_id: str) -> pb.TraceSource:
+        """Whose it is."""
+        return pb.TraceSource(
+            node_id=node_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            clock=_clock(),
+            epoch_nanoseconds=time.time_ns() - time.monotonic_ns(),
+            jobs=self._jobs.values(),
+        )
+
+
+class Recorder:
+    """Tells whoever listens. On the event loop, but for `record`."""
+
+    def __init__(self) -> None:
+        self.on = False
+        """Somebody listens: else there is no need to record anything."""
+        self._listeners: tuple[Listener, ...] = ()
+
+    def record(
+        self, track: Track, stage: str, start_ns: int, end_ns: int, **about: Unpack[About]
+    ) -> None:
+        """Something took time. In any thread."""
+        for listener in self._listeners:
+            listener.hear(Span(track, stage, start_ns, end_ns, about))
+
+    @contextlib.contextmanager
+    def listening(self, most_spans: int = MOST_SPANS) -> Iterator[Listener]:
+        """Several may at a time, and hear the same."""
+        listener = Listener(most_spans)
+        self._set((*self._listeners, listener))
+        try:
+            yield listener
+        finally:
+            self._set(tuple(each for each in self._listeners if each is not listener))
+
+    def _set(self, listeners: tuple[Listener, ...]) -> None:
+        self._listeners, self.on = listeners, bool(listeners)
+
+
+def traced_jobs(jobs: Jobs) -> Iterator[pb.TraceJob]:
+    """What is known of the jobs that are there now."""
+    for job in jobs.all:
+        group = job.group
+        traced = pb.TraceJob(
+            generation=group.picture.generation,
+            node=group.node,
+            nodes=[node.id for node in group.picture.nodes],
+        )
+        for peer, offset in job.transport.clock_offsets().items():
+            traced.offsets.add(node=peer, nanoseconds=offset)
+        for member in group.members.values():
+            traced.ranks.add(rank=member.rank, host=member.host, pid=member.pid)
+        yield traced
+
+
+def record_share(recorder: Recorder, group: Group, source: int, part: Part) -> None:
+    """A share has come from another node: how long it was on its way, where that is known."""
+    if part.left_at is None or not part.came_at:
+        return
+    recorder.record(
+        Track(f"from node {source}"),
+        "wire",
+        # Clocks are compared to within half a round trip: none arrives before it left.
+        min(round(part.left_at * 1e9), round(part.came_at * 1e9)),
+        round(part.came_at * 1e9),
+        generation=group.picture.generation,
+        round=part.key.sequence,
+        chunk=part.key.chunk,
+        peer=source,
+        bytes=part.size,
+    )
+
+
+def _clock() -> str:
+    """This boot of this host; a time namespace may shift what it reads."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    try:
+        return f"{boot}/{os.stat('/proc/self/ns/time').st_ino}"
+    except OSError:
+        return boot

@@ -1,0 +1,116 @@
+"""Traces of real daemons, and what torch's profiler shows of a rank."""
+# No `from __future__ import annotations`: DDP compares hooks' annotations with its own types.
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+
+import gradwire
+from gradwire import Session
+from gradwire_ops import query
+from gradwire_ops.cluster import cluster
+from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_proto.v1.aggregator_pb2_grpc import AggregatorStub
+from gradwire_server.testing_trace import check_trace
+
+ROUNDS_BYTES = 1 << 16
+
+
+def trace(address: str, out: Path, seconds: float) -> subprocess.CompletedProcess[str]:
+    command = ["trace", "--daemon", address, "--seconds", str(seconds), "--out", str(out)]
+    return subprocess.run(
+        [sys.executable, "-m", "gradwire_ops", *command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_trace_has_both_daemons_and_the_shares_that_crossed(
+    threads_over: Callable[..., Any], tmp_path: Path
+) -> None:
+    out, kept = tmp_path / "trace.json", tmp_path / "kept.json"
+    with cluster(2, {"GRADWIRE_TRACE": str(kept)}) as nodes:
+        over = threading.Event()
+
+        def work(session: Session) -> str:
+            tensor = torch.ones(ROUNDS_BYTES // 4)
+            # Rank 0 says when to stop, in what it brings.
+            while session.all_reduce(tensor.fill_(0.0 if over.is_set() else 1.0)).wait()[0] > 0:
+                pass
+            return session.generation
+
+        def ask() -> None:
+            try:
+                results.append(trace(nodes.addresses[0], out, 1.0))
+            finally:
+                over.set()
+
+        results: list[subprocess.CompletedProcess[str]] = []
+        asking = threading.Thread(target=ask)
+        asking.start()
+        generation = threads_over(nodes.addresses)((1, 1), work)[0]
+        asking.join()
+        assert results[0].returncode == 0, results[0].stderr
+    document = json.loads(out.read_text())
+    check_trace(document)
+    spans = [each for each in document["traceEvents"] if each["ph"] == "X"]
+    assert {each["pid"] for each in spans} == {0, 1}
+    for each in spans:
+        assert each["args"]["generation"] == generation
+        assert each["args"].keys() >= {"round", "chunk", "peer", "bytes"}
+    assert document["metadata"]["missing"] == []
+    # Both wrote the same file here; whoever was last, all of it is there.
+    check_trace(json.loads(kept.read_text()))
+    assert any(each["ph"] == "X" for each in json.loads(kept.read_text())["traceEvents"])
+
+
+def test_two_traces_at_a_time_and_none_of_no_time() -> None:
+    with cluster(1) as nodes:
+        first = threading.Thread(target=query.trace, args=(nodes.addresses[0], 1.0))
+        first.start()
+        assert query.trace(nodes.addresses[0], 0.2)[-1].source.host
+        first.join()
+        with grpc.insecure_channel(nodes.addresses[0]) as channel:
+            stub = AggregatorStub(channel)
+            with pytest.raises(grpc.RpcError) as caught:
+                list(stub.Trace(pb.TraceRequest(seconds=0.0)))
+            assert "expected a trace of up to 3600 s, got 0" in str(caught.value)
+
+
+def test_where_no_daemon_answers_the_command_says_so(tmp_path: Path) -> None:
+    result = trace(f"unix:{tmp_path}/none", tmp_path / "out", 0.2)
+    assert result.returncode == 1
+    assert "no daemon answers at" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def profiled(session: Session) -> list[str]:
+    """What the profile of one training step has of ours."""
+    model = DistributedDataParallel(nn.Linear(8, 8))
+    model.register_comm_hook(session, gradwire.allreduce_hook)
+    model(torch.ones(2, 8)).sum().backward()
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        model(torch.ones(2, 8)).sum().backward()
+        session.all_reduce(torch.ones(3)).wait()
+    names = {event.name for event in seen.events() or ()}
+    return sorted(name for name in names if name.startswith("gradwire::"))
+
+
+def test_the_hooks_stages_are_in_the_profile_of_torch(
+    in_processes: Callable[..., list[Any]],
+) -> None:
+    expected = ["gradwire::bucket 0", "gradwire::submit", "gradwire::wait"]
+    assert in_processes((1, 1), profiled) == [expected, expected]
