@@ -320,11 +320,11 @@ class Chain:
             if (found := self._control.finding(number)) is not None:
                 start, stop = work.plan.cut.range(chunk)
                 work.collective.hear(found, start, stop, self._number)
+            begun = time.monotonic_ns()
             self._summing.take(number, work, chunk)
             now = time.monotonic_ns()
             nanoseconds = now - since
-            if self._rank == 0:
-                self._diary.take(number, now)
+            self._diary.take(number, self._rank, begun, now)
             work.collective.taken += 1
         self._control.take(self._rank, number + 1, nanoseconds)
         if self._rank and self._control.added(0) - number >= self._slots:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 HEADER_BYTES = 4096
 NODE_BYTES = 256
-RANK_BYTES = 1024
+RANK_BYTES = (1 << 10) + (16 << 10)
+"""Counters, and what the rank has done lately, while somebody wants to know."""
 SLOT_BLOCK_BYTES = 2176
 NONCE_BYTES = 16
 

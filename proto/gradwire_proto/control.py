@@ -103,7 +103,7 @@ class Control:
         self._taken = [block + _TAKEN for block in self._ranks]
         raw = (ctypes.c_char * len(self._bytes)).from_buffer(memory)
         self._semaphores = [Semaphore(raw, block * _WORD) for block in self._ranks]
-        self.diary = Diary(self._words, self._ranks, self._blocks)
+        self.diary = Diary(self._words, self._node, self._ranks, self._blocks)
         """When which ticket passed which stage."""
         self._order = Semaphore(raw, self._ranks[0] * _WORD + _FENCE * _WORD)
 

@@ -18,13 +18,21 @@ if TYPE_CHECKING:
 
     from gradwire_proto.stages import Stage
 
+DEEDS_KEPT = 512
+
 TIMES_KEPT = 64
 """Of so many of its latest collectives each rank has written when it handed them in."""
 
 # Words of a rank's block.
 SUBMITTED, HANDED_IN = 9, 64
-_STEPS, _UNDER_WAY, _SINCE, _TOTALS, _STEP = 45, 46, 47, 48, 58
+_STEPS, _UNDER_WAY, _SINCE, _TOTALS, _STEP, _DEEDS = 45, 46, 47, 48, 58, 59
+_DEED = 128
+"""The first of the words of the latest deeds."""
+_DEED_WORDS = 4
+# Word of the node's block.
+_TRACING = 16
 # Words of a slot's block.
+_SEQUENCE, _CHUNK = 1, 2
 _BEGAN, _STAMP = 16, 17
 _SPENT = 18
 """The first of one word a stage."""
@@ -32,6 +40,16 @@ _SPENT = 18
 _PLACES = {stage: place for place, stage in enumerate(STAGES)}
 _COPY_IN, _COPY_OUT = _PLACES["copy_in"], _PLACES["copy_out"]
 _WAIT_LOCAL, _QUEUE, _LOCAL_SUM = _PLACES["wait_local"], _PLACES["queue"], _PLACES["local_sum"]
+
+
+class Deed(NamedTuple):
+    """Something that a rank did with a ticket, while somebody wanted to know."""
+
+    stage: Stage
+    sequence: int
+    chunk: int
+    begun: int
+    ended: int
 
 
 class Totals(NamedTuple):
@@ -55,10 +73,11 @@ class Diary:
     """One mapped arena's, seen by any of its processes."""
 
     def __init__(
-        self, words: memoryview[int], ranks: Sequence[int], slots: Sequence[int]
+        self, words: memoryview[int], node: int, ranks: Sequence[int], slots: Sequence[int]
     ) -> None:
-        """`ranks`, `slots`: the first word of each one's block."""
+        """`node`, `ranks`, `slots`: the first word of each one's block."""
         self._words = words
+        self._node = node
         self._ranks = ranks
         self._slots = slots
 
@@ -128,6 +147,8 @@ class Diary:
         else:
             words[spent + _COPY_IN] = ended - passed
         words[block + _STAMP] = ended
+        if words[self._node + _TRACING]:
+            self._note(rank, number, _LOCAL_SUM if rank else _COPY_IN, begun, ended)
 
     def passed(self, number: int) -> int:
         """When the last rank's part was there, or the daemon's."""
@@ -140,8 +161,12 @@ class Diary:
             words[block + _SPENT + _PLACES[stage]] += nanoseconds
         words[block + _STAMP] = ended
 
-    def take(self, number: int, now: int) -> None:
-        """Local rank 0 has read the result: the ticket is at its end."""
+    def take(self, number: int, rank: int, begun: int, now: int) -> None:
+        """A rank has read the result since `begun`. With local rank 0 the ticket ends."""
+        if self._words[self._node + _TRACING]:
+            self._note(rank, number, _COPY_OUT, begun, now)
+        if rank:
+            return
         block, words = self._slots[number % len(self._slots)], self._words
         spent, total = block + _SPENT, self._ranks[0] + _TOTALS
         for stage in range(len(STAGES)):
@@ -157,3 +182,41 @@ class Diary:
             stage: self._words[first + place] / 1e9 for place, stage in enumerate(STAGES)
         }
         return Totals(seconds, self._words[first + len(STAGES)] / 1e9)
+
+    # -- what ranks do, one by one
+
+    @property
+    def tracing(self) -> bool:
+        """Somebody wants to know."""
+        return self._words[self._node + _TRACING] != 0
+
+    @tracing.setter
+    def tracing(self, on: bool) -> None:
+        self._words[self._node + _TRACING] = on
+
+    def _note(self, rank: int, number: int, stage: int, begun: int, ended: int) -> None:
+        block, words = self._ranks[rank], self._words
+        slot, count = self._slots[number % len(self._slots)], words[block + _DEEDS]
+        place = block + _DEED + count % DEEDS_KEPT * _DEED_WORDS
+        words[place] = words[slot + _CHUNK] * len(STAGES) + stage
+        words[place + 1] = words[slot + _SEQUENCE]
+        words[place + 2], words[place + 3] = begun, ended
+        words[block + _DEEDS] = count + 1
+
+    def deeds(self, rank: int, since: int) -> tuple[int, list[Deed]]:
+        """How many a rank has noted so far, and those after so many, but for the oldest where
+        there were too many.
+        """
+        block, words = self._ranks[rank], self._words
+        count = words[block + _DEEDS]
+        # The rank may be about to write over the oldest.
+        first = max(since, count - DEEDS_KEPT + 1)
+        deeds = []
+        for number in range(first, count):
+            place = block + _DEED + number % DEEDS_KEPT * _DEED_WORDS
+            chunk, stage = divmod(words[place], len(STAGES))
+            deeds.append(
+                Deed(STAGES[stage], words[place + 1], chunk, *words[place + 2 : place + 4])
+            )
+        overtaken = max(0, words[block + _DEEDS] - DEEDS_KEPT + 1 - first)
+        return count, deeds[overtaken:]

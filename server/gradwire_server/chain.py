@@ -19,7 +19,7 @@ from gradwire_proto.diary import TIMES_KEPT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gradwire_proto.diary import Pace, Totals
+    from gradwire_proto.diary import Deed, Pace, Totals
     from gradwire_proto.nonfinite import Finding
     from gradwire_server.execution import Arrived
     from gradwire_server.local import Place
@@ -65,6 +65,7 @@ class Chain:
         self._seen = 0
         self._stalls: dict[int, Stall] = {}
         self._gone: set[int] = set()
+        self._deeds_seen: dict[int, int] = {}
         self._counted = Tally()
         self._counting = threading.Lock()
         self._closed = False
@@ -186,6 +187,18 @@ class Chain:
         """How each rank trains that shares this memory."""
         diary = self._control.diary
         return {rank: diary.pace(index, now) for index, rank in enumerate(self._ranks)}
+
+    def trace(self, *, on: bool) -> None:
+        """Ranks are to note what they do, or need not any more."""
+        if not self._closed:
+            self._control.diary.tracing = on
+
+    def deeds(self) -> Iterator[tuple[int, Deed]]:
+        """What ranks have noted since the last time."""
+        for index, rank in enumerate(self._ranks):
+            before = self._deeds_seen.get(rank, 0)
+            self._deeds_seen[rank], deeds = self._control.diary.deeds(index, before)
+            yield from ((rank, deed) for deed in deeds)
 
     def count(self, metrics: Metrics) -> None:
         """Bring the metrics up to date. In any thread."""

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from gradwire_proto.v1 import aggregator_pb2
 from gradwire_server.accounts import Accounts
+from gradwire_server.departures import Departures
+from gradwire_server.drawing import Drawing
 from gradwire_server.errors import LostError, ReductionError, from_failure
 from gradwire_server.execution import Arrived, Execution, Workplace
 from gradwire_server.feedback import Feedback
@@ -92,9 +94,13 @@ class Engine:
         self._running: dict[Key, Execution] = {}
         self._tasks = Tasks(self.fail)
         self.settling = Settling(group.peers, keeps=terms.resume_seconds > 0)
+        self._departures = Departures(
+            group, self._rounds, chain, self.headway, self.settling, self.fail
+        )
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self.straggling = Straggling(group.local_ranks, self._clock())
         self.accounts = Accounts(chain, group.local_ranks, metrics)
+        self._drawing = Drawing(metrics.recorder, group.picture.generation, chain)
         self._intake = Intake(
             group,
             self._rounds,
@@ -138,6 +144,7 @@ class Engine:
         """All local ranks have brought their part of a round."""
         execution = Execution(round_, extent, local, self._workplace, self._transport)
         self._running[round_.key] = execution
+        self._drawing.begin(execution)
         execution.task = self._tasks.spawn(self._carry_out(execution))
         self._standing.begin()
         self.settling.begin(round_.key)
@@ -147,6 +154,7 @@ class Engine:
     def _put_away(self, execution: Execution) -> None:
         """The round's task has ended; its result may be needed still."""
         self._standing.end()
+        self._drawing.end(execution)
         execution.give_back()
         key = execution.round.key
         if execution.published:
@@ -161,21 +169,7 @@ class Engine:
         """A local rank leaves in good order."""
         sequences = self.headway.sequences(rank)
         self._broadcast(Left(rank, sequences))
-        self._departed(rank, sequences)
-
-    def _departed(self, rank: int, sequences: int) -> None:
-        self.group.depart(rank, sequences)
-        self.settling.depart(rank, self.group.deserted)
-        if self._chain is not None:
-            self._chain.limit(sequences)
-            if rank in self.group.local_ranks:
-                self._chain.depart(rank)
-            self._check_departed()
-        for round_ in self._rounds.open:
-            try:
-                self.group.check(round_.key.sequence)
-            except LostError as error:
-                self.fail(error)
+        self._departures.depart(rank, sequences)
 
     # -- from the other nodes
 
@@ -202,7 +196,7 @@ class Engine:
                 source, f"it broke the rules: rank {rank}, which it says left, is not its"
             )
             return
-        self._departed(rank, sequences)
+        self._departures.depart(rank, sequences)
 
     def settled(self, source: int, before: Key) -> None:
         """See transport.base.Receiver."""
@@ -356,20 +350,15 @@ class Engine:
         while True:
             await asyncio.sleep(min(1.0, self._terms.warn_seconds / 4))
             now = self._clock()
-            self._check_departed()
+            self._departures.check()
             waiting = self.headway.waiting(now)
             for sequence, error in self.lateness.look(waiting, now, self.headway.is_over):
                 self.fail_round(sequence, error)
             came = self.headway.arrivals(self.straggling.since)
             self.straggling.look(now, self.group.members, came)
             self.accounts.look(now)
-
-    def _check_departed(self) -> None:
-        """A rank may have been handed a collective while others learnt that somebody left."""
-        if self._chain is not None and self.headway.chained:
-            gone = self.group.departure(self._chain.submitted - 1)
-            if gone is not None:
-                self.fail(gone)
+            if self._drawing.wanted:
+                self._tasks.spawn(self._drawing.follow())
 
     async def drain(self) -> None:
         """All local ranks have left: let what they have brought come to its end.

@@ -43,7 +43,7 @@ def test_a_ticket_begins_when_the_first_rank_has_handed_it_in(control: Control) 
     diary.open(0, 0, 13 * SECOND, 14 * SECOND)
     # Rank 1 comes to it at once; rank 2 has handed it in long ago, and does not see it yet.
     passes(diary, 0, [(0, 13, 14, 16), (1, 17, 17, 18), (2, 10, 20, 21)])
-    diary.take(0, 25 * SECOND)
+    diary.take(0, 0, 0, 25 * SECOND)
     assert in_seconds(diary) == {
         "wait_local": 3 + 1, "queue": 1 + 2, "copy_in": 2, "local_sum": 2, "copy_out": 4,
     }  # fmt: skip
@@ -56,7 +56,7 @@ def test_a_later_chunk_begins_when_it_is_begun(control: Control) -> None:
     handed_in(control, 0, 0, 11)
     diary.open(1, 0, 20 * SECOND, 20 * SECOND)
     passes(diary, 1, [(0, 11, 20, 21), (1, 10, 21, 22), (2, 10, 22, 23)])
-    diary.take(1, 24 * SECOND)
+    diary.take(1, 0, 0, 24 * SECOND)
     assert diary.totals().whole == 4
     assert "wait_local" not in in_seconds(diary)
 
@@ -70,7 +70,7 @@ def test_what_the_daemon_did_lies_between_the_last_part_and_the_result(
     passes(diary, 0, [(0, 10, 10, 11), (1, 11, 11, 12), (2, 12, 12, 13)])
     assert diary.passed(0) == 13 * SECOND
     diary.exchange(0, {"wire": 2 * SECOND, "wait_peers": 5 * SECOND}, 20 * SECOND)
-    diary.take(0, 21 * SECOND)
+    diary.take(0, 0, 0, 21 * SECOND)
     totals = diary.totals()
     assert (totals.seconds["wire"], totals.seconds["wait_peers"]) == (2, 5)
     assert totals.seconds["copy_out"] == 1
@@ -83,7 +83,7 @@ def test_a_slot_begins_anew_with_each_ticket(control: Control) -> None:
         handed_in(control, 0, number, 10)
         diary.open(number, number, 10 * SECOND, 10 * SECOND)
         passes(diary, number, [(0, 10, 10, 11), (1, 11, 11, 12), (2, 12, 12, 13)])
-        diary.take(number, 13 * SECOND)
+        diary.take(number, 0, 0, 13 * SECOND)
     assert in_seconds(diary) == {"copy_in": 2, "local_sum": 4}
 
 
@@ -93,7 +93,7 @@ def test_who_is_far_ahead_is_not_taken_for_one_that_waits(control: Control) -> N
         handed_in(control, 1, sequence, 10 + sequence)
     handed_in(control, 0, 0, 200)
     control.diary.open(0, 0, 200 * SECOND, 201 * SECOND)
-    control.diary.take(0, 202 * SECOND)
+    control.diary.take(0, 0, 0, 202 * SECOND)
     assert control.diary.totals().whole == 2
 
 

@@ -1,0 +1,86 @@
+"""Draws one generation's rounds for who listens: what the daemon did, and its ranks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from gradwire_server.tracing import Track
+
+if TYPE_CHECKING:
+    from gradwire_server.chain import Chain
+    from gradwire_server.execution import Execution
+    from gradwire_server.tracing import Recorder
+
+LOOK_SECONDS = 0.05
+"""Between two looks at what ranks have noted: they keep but the latest."""
+
+
+class Drawing:
+    """On the event loop."""
+
+    def __init__(self, recorder: Recorder, generation: str, chain: Chain | None) -> None:
+        self._recorder = recorder
+        self._generation = generation
+        self._chain = chain
+        self._lines: dict[Execution, int] = {}
+        """Rounds under way that are drawn, each on a line where no other is."""
+        self._following = False
+
+    def begin(self, execution: Execution) -> None:
+        """A round begins; it is drawn if somebody listens now."""
+        if not self._recorder.on:
+            return
+        execution.watch.spans = []
+        taken = set(self._lines.values())
+        self._lines[execution] = next(n for n in range(len(taken) + 1) if n not in taken)
+
+    def end(self, execution: Execution) -> None:
+        """Its task has ended, with or without a result."""
+        line = self._lines.pop(execution, None)
+        if line is None:
+            return
+        key = execution.round.key
+        for stage, begun, ended in execution.watch.spans or ():
+            self._recorder.record(
+                Track(f"rounds {line}"),
+                stage,
+                begun,
+                ended,
+                generation=self._generation,
+                round=key.sequence,
+                chunk=key.chunk,
+                bytes=execution.extent.size,
+            )
+
+    @property
+    def wanted(self) -> bool:
+        """Somebody listens, and nobody looks yet at what the ranks do."""
+        return self._recorder.on and self._chain is not None and not self._following
+
+    async def follow(self) -> None:
+        """Draw what the ranks do, as long as somebody listens."""
+        assert self._chain is not None, "see wanted"  # noqa: S101
+        self._following = True
+        try:
+            for _ in self._chain.deeds():
+                """Of an earlier trace."""
+            self._chain.trace(on=True)
+            while self._recorder.on:
+                await asyncio.sleep(LOOK_SECONDS)
+                self._look(self._chain)
+        finally:
+            self._chain.trace(on=False)
+            self._following = False
+
+    def _look(self, chain: Chain) -> None:
+        for rank, deed in chain.deeds():
+            self._recorder.record(
+                Track("tensors", rank),
+                deed.stage,
+                deed.begun,
+                deed.ended,
+                generation=self._generation,
+                round=deed.sequence,
+                chunk=deed.chunk,
+            )
