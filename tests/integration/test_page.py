@@ -190,7 +190,7 @@ def figure_of(page: Page, within: str, name: str) -> str:
 
 def bytes_of(text: str) -> float:
     number, unit = text.split("\n")[1].split()
-    return float(number) * 1024 ** ["B", "KiB", "MiB", "GiB"].index(unit)
+    return float(number) * float(1024 ** ["B", "KiB", "MiB", "GiB"].index(unit))
 
 
 def test_the_page_says_what_status_and_metrics_say(
