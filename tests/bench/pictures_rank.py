@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 
 SLOW_RANK = 1
-SLOW_SECONDS = 0.06
+SLOW_SECONDS = 0.2
 WIDTH = 768
 
 

@@ -86,7 +86,8 @@ function summary(lately) {
   if (!lately) return "";
   const most = lately.parts.reduce((one, other) => (other.part > one.part ? other : one));
   const name = `\u201c${stageName(most.stage)}\u201d`;
-  return `The largest part, ${percent(most.part)}, is ${name}: ${STAGES[most.stage]}.`;
+  const meaning = STAGES[most.stage].replace(/^for /, "waiting for ");
+  return `The largest part, ${percent(most.part)}, is ${name}: ${meaning}.`;
 }
 
 class JobCard {
