@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.05
 """Between two looks at what ranks have noted: they keep but the latest."""
 
+_ROUNDS = Track("rounds")
+
 
 class Drawing:
     """On the event loop."""
@@ -23,33 +25,22 @@ class Drawing:
         self._recorder = recorder
         self._generation = generation
         self._chain = chain
-        self._lines: dict[Execution, int] = {}
-        """Rounds under way that are drawn, each on a line where no other is."""
         self._following = False
 
     def begin(self, execution: Execution) -> None:
         """A round begins; it is drawn if somebody listens now."""
-        if not self._recorder.on:
-            return
-        execution.watch.spans = []
-        taken = set(self._lines.values())
-        self._lines[execution] = next(n for n in range(len(taken) + 1) if n not in taken)
+        if self._recorder.on:
+            execution.watch.spans = []
 
     def end(self, execution: Execution) -> None:
         """Its task has ended, with or without a result."""
-        line = self._lines.pop(execution, None)
-        if line is None:
-            return
-        key = execution.round.key
-        for stage, begun, ended in execution.watch.spans or ():
+        if execution.watch.spans:
             self._recorder.record(
-                Track(f"rounds {line}"),
-                stage,
-                begun,
-                ended,
+                _ROUNDS,
+                execution.watch.spans,
                 generation=self._generation,
-                round=key.sequence,
-                chunk=key.chunk,
+                round=execution.round.key.sequence,
+                chunk=execution.round.key.chunk,
                 bytes=execution.extent.size,
             )
 
@@ -77,9 +68,7 @@ class Drawing:
         for rank, deed in chain.deeds():
             self._recorder.record(
                 Track("tensors", rank),
-                deed.stage,
-                deed.begun,
-                deed.ended,
+                [(deed.stage, deed.begun, deed.ended)],
                 generation=self._generation,
                 round=deed.sequence,
                 chunk=deed.chunk,

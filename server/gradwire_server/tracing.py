@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Unpack
 
     from gradwire_server.group import Group
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MOST_SPANS = 1 << 16
 """That wait for a listener; of more, the oldest are lost."""
 
-PART_SPANS = 2000
-"""In one message: some 200 KB."""
+PART_SPANS = 500
+"""Records in one message: with their stages some 400 KB."""
 
 
 class Track(NamedTuple):
@@ -48,39 +48,39 @@ class About(TypedDict, total=False):
     bytes: int
 
 
-class Span(NamedTuple):
-    """Something that took time."""
+class Spans(NamedTuple):
+    """What took time, of one thing: stages, each with its begin and its end."""
 
     track: Track
-    stage: str
-    start_ns: int
-    end_ns: int
+    stages: Sequence[tuple[str, int, int]]
     about: About
 
-    def write(self, span: pb.TraceSpan) -> None:
+    def write(self, part: pb.TraceResponse) -> None:
         """Into the message that says so."""
-        span.track, span.stage = self.track.name, self.stage
-        span.start_nanoseconds = self.start_ns
-        span.end_nanoseconds = max(self.start_ns, self.end_ns)
-        if self.track.rank is not None:
-            span.rank = self.track.rank
-        for name, value in self.about.items():
-            setattr(span, name, value)
+        for stage, begun, ended in self.stages:
+            part.spans.add(
+                track=self.track.name,
+                stage=stage,
+                start_nanoseconds=begun,
+                end_nanoseconds=max(begun, ended),
+                rank=self.track.rank,
+                **self.about,
+            )
 
 
 class Listener:
     """One trace under way. Spans may come from any thread."""
 
     def __init__(self, most_spans: int = MOST_SPANS) -> None:
-        self._spans: deque[Span] = deque(maxlen=most_spans)
+        self._spans: deque[Spans] = deque(maxlen=most_spans)
         self._heard = 0
         self._taken = 0
         self._jobs: dict[str, pb.TraceJob] = {}
 
-    def hear(self, span: Span) -> None:
-        """One more."""
+    def hear(self, spans: Spans) -> None:
+        """Some more."""
         self._heard += 1
-        self._spans.append(span)
+        self._spans.append(spans)
 
     def meet(self, jobs: Iterable[pb.TraceJob]) -> None:
         """What is known of the jobs by now; those that end are remembered."""
@@ -99,7 +99,7 @@ class Listener:
         """What has come since the last time; a part of it, where it is much."""
         part = pb.TraceResponse()
         for _ in range(min(PART_SPANS, len(self._spans))):
-            self._spans.popleft().write(part.spans.add())
+            self._spans.popleft().write(part)
             self._taken += 1
         part.dropped = max(0, self._heard - self._taken - len(self._spans))
         return part
@@ -125,11 +125,11 @@ class Recorder:
         self._listeners: tuple[Listener, ...] = ()
 
     def record(
-        self, track: Track, stage: str, start_ns: int, end_ns: int, **about: Unpack[About]
+        self, track: Track, stages: Sequence[tuple[str, int, int]], **about: Unpack[About]
     ) -> None:
-        """Something took time. In any thread."""
+        """Stages of one thing took time, from nanosecond to nanosecond. In any thread."""
         for listener in self._listeners:
-            listener.hear(Span(track, stage, start_ns, end_ns, about))
+            listener.hear(Spans(track, stages, about))
 
     @contextlib.contextmanager
     def listening(self, most_spans: int = MOST_SPANS) -> Iterator[Listener]:
@@ -167,10 +167,8 @@ def record_share(recorder: Recorder, group: Group, source: int, part: Part) -> N
         return
     recorder.record(
         Track(f"from node {source}"),
-        "wire",
         # Clocks are compared to within half a round trip: none arrives before it left.
-        min(round(part.left_at * 1e9), round(part.came_at * 1e9)),
-        round(part.came_at * 1e9),
+        [("wire", round(min(part.left_at, part.came_at) * 1e9), round(part.came_at * 1e9))],
         generation=group.picture.generation,
         round=part.key.sequence,
         chunk=part.key.chunk,

@@ -117,12 +117,12 @@ def test_a_trace_of_nobody_is_refused() -> None:
 
 def test_nothing_is_recorded_while_nobody_listens_and_all_who_do_hear_it() -> None:
     recorder = Recorder()
-    recorder.record(Track("rounds"), "wire", 1, 2)
+    recorder.record(Track("rounds"), [("wire", 1, 2)])
     assert not recorder.on
     with recorder.listening() as one:
-        recorder.record(Track("rounds", 3), "wire", 1, 2, generation=JOB, round=0, bytes=5)
+        recorder.record(Track("rounds", 3), [("wire", 1, 2)], generation=JOB, round=0, bytes=5)
         with recorder.listening() as two:
-            recorder.record(Track("rounds"), "decode", 3, 2)
+            recorder.record(Track("rounds"), [("decode", 3, 2)])
         assert recorder.on
     assert not recorder.on
     first, second = one.take().spans
@@ -138,7 +138,7 @@ def test_of_more_than_there_is_room_for_the_oldest_are_lost_and_counted() -> Non
     recorder = Recorder()
     with recorder.listening(most_spans=10) as listener:
         for number in range(25):
-            recorder.record(Track("rounds"), "wire", number, number)
+            recorder.record(Track("rounds"), [("wire", number, number)])
         part = listener.take()
     assert [each.start_nanoseconds for each in part.spans] == list(range(15, 25))
     assert part.dropped == 15
