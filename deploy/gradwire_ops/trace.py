@@ -50,6 +50,10 @@ def _trace(addresses: list[str], seconds: float, out: Path, console: Console) ->
         console.print(f"can't write {out}: {error.strerror}", markup=False)
         return 1
     daemons = document["metadata"]["daemons"]
+    for each in daemons:
+        if each["dropped"]:
+            lost = f"{each['dropped']} records of {each['host']} were lost: it did too much"
+            console.print(f"warning: {lost} to be written down as fast", markup=False)
     spans = sum(each["spans"] for each in daemons)
     typer.echo(f"{spans} spans of {len(daemons)} daemons: {out}; open it at ui.perfetto.dev")
     return 0
