@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test conformance check proto dashboards bench convergence drill cost soak pictures cases metrics dist clean
+.PHONY: help setup demo test conformance check proto dashboards bench convergence drill cost observe soak pictures cases metrics dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -64,6 +64,9 @@ drill: $(READY)  ## disturb hundreds of jobs, and write tests/bench/FAILURES.md
 
 cost: $(READY)  ## what it costs that nothing is lost, where nothing fails
 	$(VENV)/bin/python tests/bench/resume_cost.py $(ARGS)
+
+observe: $(READY)  ## what it costs to be looked at, and write tests/bench/OBSERVING.md
+	$(VENV)/bin/python tests/bench/observing_cost.py $(ARGS)
 
 soak: $(READY)  ## rounds, joins and killed ranks by the thousand: does anything grow?
 	$(VENV)/bin/python tests/bench/soak.py $(ARGS)

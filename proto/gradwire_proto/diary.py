@@ -9,12 +9,13 @@ processes of a host share.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire_proto.stages import STAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gradwire_proto.stages import Stage
 
@@ -29,6 +30,8 @@ _STEPS, _UNDER_WAY, _SINCE, _TOTALS, _STEP, _DEEDS = 45, 46, 47, 48, 58, 59
 _DEED = 128
 """The first of the words of the latest deeds."""
 _DEED_WORDS = 4
+_DEED_BYTES = 8 * _DEED_WORDS
+_READ_DEED = struct.Struct(f"<{_DEED_WORDS}q")
 # Word of the node's block.
 _TRACING = 16
 # Words of a slot's block.
@@ -131,8 +134,9 @@ class Diary:
         words, times = self._words, []
         for block in self._ranks[1:]:
             ahead = words[block + SUBMITTED] - sequence
-            if 0 < ahead < TIMES_KEPT:
-                times.append(words[block + HANDED_IN + sequence % TIMES_KEPT])
+            time = words[block + HANDED_IN + sequence % TIMES_KEPT]
+            if 0 < ahead < TIMES_KEPT and time:
+                times.append(time)
         return times
 
     def add(self, number: int, rank: int, handed_in: int, begun: int, ended: int) -> None:
@@ -203,20 +207,26 @@ class Diary:
         words[place + 2], words[place + 3] = begun, ended
         words[block + _DEEDS] = count + 1
 
-    def deeds(self, rank: int, since: int) -> tuple[int, list[Deed]]:
+    def deeds(self, rank: int, since: int) -> tuple[int, bytes]:
         """How many a rank has noted so far, and those after so many, but for the oldest where
-        there were too many.
+        there were too many; see read_deeds.
         """
         block, words = self._ranks[rank], self._words
         count = words[block + _DEEDS]
-        # The rank may be about to write over the oldest.
-        first = max(since, count - DEEDS_KEPT + 1)
-        deeds = []
-        for number in range(first, count):
-            place = block + _DEED + number % DEEDS_KEPT * _DEED_WORDS
-            chunk, stage = divmod(words[place], len(STAGES))
-            deeds.append(
-                Deed(STAGES[stage], words[place + 1], chunk, *words[place + 2 : place + 4])
-            )
-        overtaken = max(0, words[block + _DEEDS] - DEEDS_KEPT + 1 - first)
-        return count, deeds[overtaken:]
+        ring = words[block + _DEED : block + _DEED + DEEDS_KEPT * _DEED_WORDS].tobytes()
+        # The rank goes on meanwhile, over the oldest, and may be in the midst of one more.
+        first = max(since, words[block + _DEEDS] - DEEDS_KEPT + 1)
+        if first >= count:
+            return count, b""
+        start, stop = (each % DEEDS_KEPT * _DEED_BYTES for each in (first, count))
+        whole = ring[start:stop] if start < stop else ring[start:] + ring[:stop]
+        return count, whole
+
+
+def read_deeds(words: bytes) -> Iterator[Deed]:
+    """What Diary.deeds gives. Raises ValueError where it makes no sense."""
+    if len(words) % _DEED_BYTES:
+        raise ValueError(f"expected deeds of {_DEED_BYTES} bytes, got {len(words)}")
+    for kind, sequence, begun, ended in _READ_DEED.iter_unpack(words):
+        chunk, stage = divmod(kind, len(STAGES))
+        yield Deed(STAGES[stage], sequence, chunk, begun, ended)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gradwire_proto.diary import read_deeds
 from gradwire_proto.trace_clocks import shifts
+from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from gradwire_proto.v1 import aggregator_pb2 as pb
+    from collections.abc import Iterable, Iterator, Sequence
 
 _ARGS = ("round", "chunk", "peer", "bytes")
 
@@ -88,10 +88,25 @@ def _gather(
         if part.HasField("source"):
             source = part.source
         spans.extend(part.spans)
+        spans.extend(span for deeds in part.deeds for span in _spans(deeds))
         dropped = max(dropped, part.dropped)
     if source is None:
         raise ValueError("a trace that does not say whose it is")
     return source, spans, dropped
+
+
+def _spans(deeds: pb.TraceDeeds) -> Iterator[pb.TraceSpan]:
+    for deed in read_deeds(deeds.words):
+        yield pb.TraceSpan(
+            track="tensors",
+            rank=deeds.rank,
+            stage=deed.stage,
+            start_nanoseconds=deed.begun,
+            end_nanoseconds=deed.ended,
+            generation=deeds.generation,
+            round=deed.sequence,
+            chunk=deed.chunk,
+        )
 
 
 def _unaligned(sources: Sequence[pb.TraceSource], ahead: Sequence[int | None]) -> list[str]:

@@ -19,7 +19,7 @@ from gradwire_proto.diary import TIMES_KEPT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gradwire_proto.diary import Deed, Pace, Totals
+    from gradwire_proto.diary import Pace, Totals
     from gradwire_proto.nonfinite import Finding
     from gradwire_server.execution import Arrived
     from gradwire_server.local import Place
@@ -193,12 +193,13 @@ class Chain:
         if not self._closed:
             self._control.diary.tracing = on
 
-    def deeds(self) -> Iterator[tuple[int, Deed]]:
-        """What ranks have noted since the last time."""
+    def deeds(self) -> Iterator[tuple[int, bytes]]:
+        """What ranks have noted since the last time; see gradwire_proto.diary.read_deeds."""
         for index, rank in enumerate(self._ranks):
             before = self._deeds_seen.get(rank, 0)
             self._deeds_seen[rank], deeds = self._control.diary.deeds(index, before)
-            yield from ((rank, deed) for deed in deeds)
+            if deeds:
+                yield rank, deeds
 
     def count(self, metrics: Metrics) -> None:
         """Bring the metrics up to date. In any thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from gradwire_server.tracing import Track
+from gradwire_server.tracing import Deeds, Track
 
 if TYPE_CHECKING:
     from gradwire_server.chain import Chain
@@ -65,11 +65,5 @@ class Drawing:
             self._following = False
 
     def _look(self, chain: Chain) -> None:
-        for rank, deed in chain.deeds():
-            self._recorder.record(
-                Track("tensors", rank),
-                [(deed.stage, deed.begun, deed.ended)],
-                generation=self._generation,
-                round=deed.sequence,
-                chunk=deed.chunk,
-            )
+        for rank, words in chain.deeds():
+            self._recorder.pass_on(Deeds(self._generation, rank, words))

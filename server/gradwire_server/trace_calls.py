@@ -58,10 +58,10 @@ class Traces:
             await context.write(self._part(listener, named=True))
             while (left := end - loop.time()) > 0:
                 await asyncio.sleep(min(LOOK_SECONDS, left))
-                while (part := self._part(listener)).spans:
+                while (part := self._part(listener)).spans or part.deeds:
                     await context.write(part)
         # What had come by then.
-        while (part := self._part(listener)).spans:
+        while (part := self._part(listener)).spans or part.deeds:
             await context.write(part)
         await context.write(self._part(listener, named=True))
 
@@ -91,7 +91,7 @@ class Traces:
 
     def _all(self, listener: Listener) -> list[pb.TraceResponse]:
         parts = [self._part(listener, named=True)]
-        while parts[-1].spans:
+        while parts[-1].spans or parts[-1].deeds:
             parts.append(self._part(listener))
         return parts
 

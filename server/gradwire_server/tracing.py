@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_SPANS = 1 << 16
 """That wait for a listener; of more, the oldest are lost."""
 
-PART_SPANS = 500
+PART_SPANS = 100
 """Records in one message: with their stages some 400 KB."""
 
 
@@ -68,16 +68,28 @@ class Spans(NamedTuple):
             )
 
 
+class Deeds(NamedTuple):
+    """What a rank has noted; see TraceDeeds."""
+
+    generation: str
+    rank: int
+    words: bytes
+
+    def write(self, part: pb.TraceResponse) -> None:
+        """Into the message that says so."""
+        part.deeds.add(generation=self.generation, rank=self.rank, words=self.words)
+
+
 class Listener:
     """One trace under way. Spans may come from any thread."""
 
     def __init__(self, most_spans: int = MOST_SPANS) -> None:
-        self._spans: deque[Spans] = deque(maxlen=most_spans)
+        self._spans: deque[Spans | Deeds] = deque(maxlen=most_spans)
         self._heard = 0
         self._taken = 0
         self._jobs: dict[str, pb.TraceJob] = {}
 
-    def hear(self, spans: Spans) -> None:
+    def hear(self, spans: Spans | Deeds) -> None:
         """Some more."""
         self._heard += 1
         self._spans.append(spans)
@@ -130,6 +142,11 @@ class Recorder:
         """Stages of one thing took time, from nanosecond to nanosecond. In any thread."""
         for listener in self._listeners:
             listener.hear(Spans(track, stages, about))
+
+    def pass_on(self, deeds: Deeds) -> None:
+        """See Deeds."""
+        for listener in self._listeners:
+            listener.hear(deeds)
 
     @contextlib.contextmanager
     def listening(self, most_spans: int = MOST_SPANS) -> Iterator[Listener]:

@@ -8,7 +8,7 @@ import pytest
 
 from gradwire_proto.arena import Layout
 from gradwire_proto.control import Control
-from gradwire_proto.diary import Diary, Pace
+from gradwire_proto.diary import DEEDS_KEPT, Deed, Diary, Pace, read_deeds
 
 LAYOUT = Layout(ranks=3, slots=2, chunk_bytes=64)
 SECOND = 10**9
@@ -110,3 +110,48 @@ def test_a_rank_communicates_from_its_first_tensor_to_the_last_result(
     diary.rest(1, 23 * SECOND)
     diary.rest(1, 30 * SECOND)
     assert diary.pace(1, 40 * SECOND) == Pace(2, 7)
+
+
+def noted(diary: Diary, rank: int, count: int, *, since: int = 0) -> None:
+    for number in range(since, since + count):
+        diary.take(0, rank, number, number + 1)
+
+
+def test_ranks_note_what_they_do_while_somebody_wants_to_know(control: Control) -> None:
+    diary = control.diary
+    control.open(0, 7, 2, b"spec")
+    noted(diary, 1, 3)
+    assert diary.deeds(1, 0) == (0, b"")
+    diary.tracing = True
+    diary.add(0, 2, 0, 20, 30)
+    noted(diary, 2, 1, since=40)
+    count, words = diary.deeds(2, 0)
+    assert list(read_deeds(words)) == [
+        Deed("local_sum", 7, 2, 20, 30), Deed("copy_out", 7, 2, 40, 41),
+    ]  # fmt: skip
+    assert diary.deeds(2, count) == (count, b"")
+    diary.tracing = False
+    noted(diary, 2, 1)
+    assert diary.deeds(2, 0)[0] == count
+
+
+@pytest.mark.parametrize("before", [0, 100, DEEDS_KEPT - 1, DEEDS_KEPT])
+@pytest.mark.parametrize("count", [1, 5, DEEDS_KEPT - 1, DEEDS_KEPT, 3 * DEEDS_KEPT + 7])
+def test_the_latest_deeds_come_in_order_and_once(
+    control: Control, before: int, count: int
+) -> None:
+    diary = control.diary
+    diary.tracing = True
+    noted(diary, 1, before)
+    seen, _ = diary.deeds(1, 0)
+    noted(diary, 1, count, since=before)
+    total, words = diary.deeds(1, seen)
+    begun = [deed.begun for deed in read_deeds(words)]
+    kept = min(count, DEEDS_KEPT - 1)
+    assert begun == list(range(total - kept, total))
+    assert total == before + count
+
+
+def test_deeds_that_are_cut_off_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected deeds of 32 bytes, got 33"):
+        list(read_deeds(bytes(33)))

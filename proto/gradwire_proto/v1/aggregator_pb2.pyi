@@ -551,14 +551,26 @@ class TraceRequest(_message.Message):
     def __init__(self, seconds: _Optional[float] = ...) -> None: ...
 
 class TraceResponse(_message.Message):
-    __slots__ = ("source", "spans", "dropped")
+    __slots__ = ("source", "spans", "dropped", "deeds")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    DEEDS_FIELD_NUMBER: _ClassVar[int]
     source: TraceSource
     spans: _containers.RepeatedCompositeFieldContainer[TraceSpan]
     dropped: int
-    def __init__(self, source: _Optional[_Union[TraceSource, _Mapping[str, object]]] = ..., spans: _Optional[_Iterable[_Union[TraceSpan, _Mapping[str, object]]]] = ..., dropped: _Optional[int] = ...) -> None: ...
+    deeds: _containers.RepeatedCompositeFieldContainer[TraceDeeds]
+    def __init__(self, source: _Optional[_Union[TraceSource, _Mapping[str, object]]] = ..., spans: _Optional[_Iterable[_Union[TraceSpan, _Mapping[str, object]]]] = ..., dropped: _Optional[int] = ..., deeds: _Optional[_Iterable[_Union[TraceDeeds, _Mapping[str, object]]]] = ...) -> None: ...
+
+class TraceDeeds(_message.Message):
+    __slots__ = ("generation", "rank", "words")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    generation: str
+    rank: int
+    words: bytes
+    def __init__(self, generation: _Optional[str] = ..., rank: _Optional[int] = ..., words: _Optional[bytes] = ...) -> None: ...
 
 class TraceSource(_message.Message):
     __slots__ = ("node_id", "host", "pid", "clock", "epoch_nanoseconds", "jobs")
