@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
 PAGE = Path(__file__).parent / "OBSERVING.md"
-ELEMENTS = 16 << 10
 BLOCK_SECONDS = 2.0
 PATIENCE_SECONDS = 600
-LAYOUTS = ((1, 4), (2, 2))
+LAYOUTS = ((1, 4, "64 KiB"), (2, 2, "64 KiB"), (2, 2, "1 MiB"))
+ELEMENTS = {"64 KiB": 16 << 10, "1 MiB": 256 << 10}
 NAMES = ("metrics", "status.json")
 QUIET, LOOKED_AT, TRACED, NO_LEDGER = "nobody looks", "scrape and page", "trace", "no ledger"
 
@@ -42,13 +42,13 @@ without_proxy = build_opener(ProxyHandler({})).open
 
 HEAD = """# What it costs to be looked at
 
-`make observe` measures this and writes this file. Rounds of 64 KiB of fp32, whose modes take
-turns in blocks of two seconds, {blocks} of each; the median of a block's rounds, and of these
+`make observe` measures this and writes this file. Rounds of fp32, whose modes take turns
+in blocks of two seconds, {blocks} of each; the median of a block's rounds, and of these
 the median. "More" is against the same job while nobody looks, block by block; the quartiles
 say how far to trust it.
 
-| nodes x ranks | mode | median of a round, us | more | quartiles |
-|---|---|---|---|---|
+| nodes x ranks | size | mode | median of a round, us | more | quartiles |
+|---|---|---|---|---|---|
 """
 
 
@@ -67,10 +67,10 @@ def main() -> int:
     arguments = parser.parse_args()
     text = HEAD.format(blocks=arguments.blocks)
     with exit_on_terminate():
-        for nodes, ranks in LAYOUTS:
+        for nodes, ranks, size in LAYOUTS:
             modes = [QUIET, LOOKED_AT, TRACED] + [NO_LEDGER] * (nodes == 1)
-            blocks = _run(nodes, ranks, modes * arguments.blocks)
-            text += "".join(_rows(f"{nodes} x {ranks}", modes, blocks))
+            blocks = _run(nodes, ranks, size, modes * arguments.blocks)
+            text += "".join(_rows(f"{nodes} x {ranks} | {size}", modes, blocks))
     machine = this_machine()
     text += f"\n{machine.cpu}, {machine.cores} cores, gradwire {machine.gradwire}.\n"
     arguments.page.write_text(text)
@@ -92,13 +92,13 @@ def _rows(layout: str, modes: Sequence[str], blocks: Sequence[float]) -> list[st
     return rows
 
 
-def _run(nodes: int, ranks: int, modes: Sequence[str]) -> list[float]:
+def _run(nodes: int, ranks: int, size: str, modes: Sequence[str]) -> list[float]:
     context = multiprocessing.get_context("spawn")
     results, looks = context.Queue(), context.Queue()
     world = nodes * ranks
     with cluster(nodes, {"GRADWIRE_METRICS_LISTEN": "127.0.0.1:0"}) as daemons:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        job = Job(world, store.port, daemons.addresses, modes)
+        job = Job(world, store.port, daemons.addresses, ELEMENTS[size], modes)
         processes = [
             context.Process(target=_observe, args=(daemons.addresses, looks), daemon=True),
             *(
@@ -121,6 +121,7 @@ class Job(NamedTuple):
     world: int
     port: int
     addresses: Sequence[str]
+    elements: int
     modes: Sequence[str]
 
 
@@ -134,19 +135,19 @@ def _rank(rank: int, job: Job, looks: Queue[str], results: Queue[list[float]]) -
         for mode in [QUIET, *job.modes]:
             if rank == 0:
                 looks.put(mode)
-            medians.append(_block(session, leave_out=mode == NO_LEDGER))
+            medians.append(_block(session, job.elements, leave_out=mode == NO_LEDGER))
     if rank == 0:
         results.put(medians[1:])
 
 
-def _block(session: gradwire.Session, *, leave_out: bool) -> float:
+def _block(session: gradwire.Session, elements: int, *, leave_out: bool) -> float:
     """Median seconds of a block's rounds; rank 0 says when it ends, in what it brings."""
     chain: Any = session._ways._ways[False][0].pipeline._carrier  # noqa: SLF001 - to leave a part of it out
     diary = chain._diary  # noqa: SLF001
     if leave_out:
         chain._diary = NoDiary()  # noqa: SLF001
     times, began = [], time.monotonic()
-    tensor, going = torch.ones(ELEMENTS), True
+    tensor, going = torch.ones(elements), True
     while going:
         more = session.rank or time.monotonic() - began < BLOCK_SECONDS
         tensor.fill_(1.0 if more else 0.0)
