@@ -1,7 +1,7 @@
 """One link is slowed down and one rank dawdles: all that people look at names these two.
 
-Three nodes with a rank each, and a Prometheus and a browser on the first of them. Before, the job
-runs as it should, so there is something to compare with.
+Three nodes with a rank each, and a Prometheus and a browser on the first of them. Before, the
+job runs as it should, so there is something to compare with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 from urllib.request import ProxyHandler, build_opener
 
@@ -134,7 +134,7 @@ class Observer:
     def printed(self, node: int) -> list[str]:
         """By `gradwire status`."""
         command = ["status", "--daemon", self._nodes.addresses[node]]
-        result = subprocess.run(  # noqa: S603 - our own
+        result = subprocess.run(
             [sys.executable, "-m", "gradwire_ops", *command],
             env={**os.environ, "COLUMNS": "250"},
             capture_output=True,
@@ -161,7 +161,7 @@ def prometheus(net: Lab, folder: Path) -> Iterator[None]:
         f"--storage.tsdb.path={folder / 'data'}",
     ]
     with (folder / "prometheus.log").open("w") as log:
-        server = subprocess.Popen(  # noqa: S603 - ours
+        server = subprocess.Popen(
             net.nodes[0].enter(["prometheus", *options]), stdout=log, stderr=log
         )
         try:
@@ -236,7 +236,7 @@ def check_metrics(seen: Observer, before: dict[tuple[int, str], float]) -> None:
     }
     for node in {*range(NODES)} - {SLOW_RANK}:
         own = {stage: seconds for (at, stage), seconds in grown.items() if at == node}
-        assert sorted(own, key=own.__getitem__)[-1] in {"wait_peers", "wire"}, own
+        assert max(own, key=own.__getitem__) in {"wait_peers", "wire"}, own
         assert own["wait_peers"] > 0.2 * sum(own.values()), own
         assert own["wait_peers"] + own["wire"] > 0.5 * sum(own.values()), own
 
