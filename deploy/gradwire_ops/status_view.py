@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gradwire_ops.sizes import format_size
-from gradwire_ops.status_words import format_rate, format_time, printable
+from gradwire_ops.status_words import format_rate, format_time, printable, slow_links
 from gradwire_proto.stages import STAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from gradwire_proto.v1 import aggregator_pb2 as pb
 
@@ -111,10 +111,14 @@ def _ranks(job: pb.JobStatus) -> Table:
 def _rank(rank: pb.RankStatus) -> Iterator[Text]:
     yield Text(printable(rank.host))
     yield Text(str(rank.pid))
-    yield Text("joined") if rank.joined else Text("missing", style="red")
+    straggles = rank.straggling >= STRAGGLES
+    if not rank.joined:
+        yield Text("missing", style="red")
+    else:
+        yield Text("holds others up", style="yellow") if straggles else Text("joined")
     yield Text(rank.path)
     yield Text(str(rank.sequences))
-    yield Text(f"{rank.straggling:.0%}", style="yellow" if rank.straggling >= STRAGGLES else "")
+    yield Text(f"{rank.straggling:.0%}", style="yellow" if straggles else "")
     yield Text(str(rank.last_arrivals or ""))
     yield Text(format_time(rank.step_seconds))
     yield Text(f"{rank.communication:.0%}" if rank.step_seconds else "")
@@ -125,12 +129,13 @@ def _links(job: pb.JobStatus) -> Table:
     table = Table(
         *names, "sending", "receiving", "reaches", "round trip", "waiting", "troubles"
     )
+    slow = slow_links(job.links)
     for link in job.links:
-        said = state(link)
+        said, style = _link_state(link, slow)
         table.add_row(
             str(link.node),
             Text(printable(link.address)),
-            Text(said, style="" if said == "connected" else "red"),
+            Text(said, style=style),
             str(link.connections),
             format_size(link.bytes_sent),
             format_size(link.bytes_received),
@@ -142,6 +147,15 @@ def _links(job: pb.JobStatus) -> Table:
             _troubles(link),
         )
     return table
+
+
+def _link_state(link: pb.LinkStatus, slow: Mapping[int, str]) -> tuple[str, str]:
+    """In words, and their style."""
+    said = state(link)
+    if said != "connected":
+        return said, "red"
+    than = slow.get(link.node)
+    return (f"slower than {than}", "yellow") if than else (said, "")
 
 
 def _troubles(link: pb.LinkStatus) -> str:

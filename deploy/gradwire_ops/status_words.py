@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gradwire_proto.v1 import aggregator_pb2 as pb
+
 _RATES = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
 
 
@@ -24,6 +32,26 @@ def format_time(seconds: float) -> str:
     if seconds < 0.9995:
         return f"{_digits(seconds * 1e3)} ms"
     return f"{_digits(seconds)} s"
+
+
+def slow_links(links: Sequence[pb.LinkStatus]) -> dict[int, str]:
+    """To the nodes of the slow ones, than what they are slower; the page has the same rules."""
+    slow = {}
+    for link in links:
+        others = [each for each in links if each is not link]
+        if link.bandwidth < link.usual_bandwidth / 2:
+            slow[link.node] = "it was"
+        elif _is_behind(link, others):
+            slow[link.node] = "the others"
+    return slow
+
+
+def _is_behind(link: pb.LinkStatus, others: Sequence[pb.LinkStatus]) -> bool:
+    reached = [each.bandwidth for each in others if each.bandwidth > 0]
+    trips = [each.round_trip_seconds for each in others if each.round_trip_seconds > 0]
+    narrow = bool(reached) and 0 < link.bandwidth < median(reached) / 2
+    far = bool(trips) and link.round_trip_seconds > 4 * median(trips) + 0.002
+    return narrow or far
 
 
 def printable(text: str) -> str:

@@ -103,6 +103,7 @@ def _link(link: pb.LinkStatus) -> dict[str, object]:
         "sent_rate": link.sent_rate,
         "received_rate": link.received_rate,
         "bandwidth": link.bandwidth,
+        "usual_bandwidth": link.usual_bandwidth,
         "round_trip_seconds": link.round_trip_seconds,
         "queued_bytes": link.queued_bytes,
         "reopened": link.reopened,

@@ -75,6 +75,7 @@ def _add_links(status: pb.JobStatus, job: Job) -> None:
             sent_rate=link.sent_rate,
             received_rate=link.received_rate,
             bandwidth=link.bandwidth or 0.0,
+            usual_bandwidth=link.usual_bandwidth or 0.0,
             round_trip_seconds=link.round_trip_seconds or 0.0,
             queued_bytes=link.queued_bytes,
             reopened=link.reopened,

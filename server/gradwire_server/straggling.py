@@ -45,7 +45,10 @@ class Straggling:
     def scores(self) -> dict[int, float]:
         """For each rank, 0 to 1."""
         total = self._total
-        return {rank: waited / total if total else 0.0 for rank, waited in self._waited.items()}
+        return {
+            rank: min(1.0, waited / total) if total else 0.0
+            for rank, waited in self._waited.items()
+        }
 
     @property
     def since(self) -> int:
@@ -125,7 +128,8 @@ class Straggling:
         keep = 0.5 ** (passed / HALF_LIFE_SECONDS)
         self._total = self._total * keep + passed
         for rank, seconds in waited.items():
-            part = min(1.0, seconds / (now - since)) if now > since else 0.0
+            # May be more than has passed: the look before could not tell yet.
+            part = seconds / (now - since) if now > since else 0.0
             self._waited[rank] = self._waited[rank] * keep + part * passed
 
 

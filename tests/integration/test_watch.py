@@ -99,3 +99,26 @@ def test_what_is_not_known_is_not_shown_as_zero() -> None:
     assert " 0.00" not in text
     assert "where the time goes" not in text
     assert "lately" not in text
+
+
+def test_a_slow_link_and_a_rank_that_is_waited_for_are_named_in_words() -> None:
+    answer = pb.StatusResponse(jobs=[pb.JobStatus(generation="g", world_size=5)])
+    answer.jobs[0].nodes.add(ranks=[0, 1])
+    answer.jobs[0].ranks.add(rank=0, joined=True, straggling=0.24)
+    answer.jobs[0].ranks.add(rank=1, joined=True, straggling=0.26)
+    for node, bandwidth, trip in ((1, 10e6, 1e-3), (2, 9e6, 1e-3), (3, 4e6, 1e-3), (4, 9e6, 1)):
+        fields = {"bandwidth": bandwidth, "round_trip_seconds": trip, "usual_bandwidth": 1e7}
+        answer.jobs[0].links.add(node=node, address=f"n{node}", connected=True, **fields)
+    answer.jobs[0].links[0].usual_bandwidth = 3e7
+    lines = printed(answer).splitlines()
+
+    def said_of(text: str) -> str:
+        (line,) = (each for each in lines if text in each)
+        return line
+
+    assert "joined" in said_of(" 24% ")
+    assert "holds others up" in said_of(" 26% ")
+    assert "slower than it was" in said_of(" n1 ")
+    assert "slower" not in said_of(" n2 ")
+    assert "slower than it was" in said_of(" n3 ")
+    assert "slower than the others" in said_of(" n4 ")

@@ -55,6 +55,19 @@ def test_it_is_what_comes_while_a_share_is_on_its_way(per_second: float, shares:
     assert wire.read() == pytest.approx(per_second, rel=0.15)
 
 
+@pytest.mark.parametrize("early", [0.02, 0.5, 0.98])
+def test_a_share_that_leaves_while_another_comes_is_not_taken_for_both(early: float) -> None:
+    """Each is one frame, as most are, and leaves when this part of the other is yet to come."""
+    bandwidth, per_second, now = Bandwidth(), 1e8, 50.0
+    seconds = SHARE / per_second
+    for number in range(1, 40):
+        left = now - early * seconds * (number % 4 != 1)
+        now += seconds
+        bandwidth.received(number * SHARE, now)
+        bandwidth.arrived(left, now, 0.0)
+        assert bandwidth.per_second == pytest.approx(per_second, rel=0.01)
+
+
 def test_it_goes_up_at_once_and_down_slowly_and_not_at_all_while_nothing_comes() -> None:
     wire = Wire()
     wire.carry(2, 1e7)
@@ -66,6 +79,20 @@ def test_it_goes_up_at_once_and_down_slowly_and_not_at_all_while_nothing_comes()
     assert wire.read() == pytest.approx(1e7, rel=0.15)
     wire.now += 1000.0
     assert wire.read() == pytest.approx(1e7, rel=0.15)
+
+
+def test_what_it_usually_is_stays_when_it_becomes_slow() -> None:
+    wire = Wire()
+    assert wire.bandwidth.usual is None
+    wire.carry(1, 1e8)
+    assert wire.bandwidth.usual == wire.read()
+    wire.carry(2000, 1e8)
+    wire.now += 1000.0
+    wire.carry(20, 1e6)
+    usual = wire.bandwidth.usual
+    assert usual is not None
+    assert wire.read() < 5e6
+    assert 4e7 < usual < 1e8
 
 
 def test_what_was_too_quick_for_the_clocks_says_nothing() -> None:

@@ -59,6 +59,19 @@ def test_a_rank_that_does_not_come_at_all_straggles_more_and_more() -> None:
     assert straggling.scores()[4] == 0.0
 
 
+def test_a_wait_counts_in_full_though_a_look_at_its_beginning_says_nothing() -> None:
+    """For 1.5 s of 2.4: a look in the first second can't know whether the other goes on."""
+    straggling = Straggling(RANKS, 0.0)
+    for step in range(40):
+        begin = 2.4 * step + 0.7
+        straggling.came(4, step, begin)
+        for now in range(int(begin) + 1, int(begin + 1.5) + 1):
+            straggling.look(float(now), RANKS)
+        straggling.came(5, step, begin + 1.5)
+    straggling.look(97.0, RANKS)
+    assert straggling.scores() == {4: 0.0, 5: pytest.approx(1.5 / 2.4, rel=0.05)}
+
+
 def test_what_another_node_has_sent_before_makes_all_ranks_late() -> None:
     straggling = Straggling(RANKS, 0.0)
     straggling.asked(0, 1.0)

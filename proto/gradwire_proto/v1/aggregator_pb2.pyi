@@ -511,7 +511,7 @@ class RankStatus(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., joined: _Optional[bool] = ..., path: _Optional[str] = ..., sequences: _Optional[int] = ..., straggling: _Optional[float] = ..., last_arrivals: _Optional[int] = ..., steps: _Optional[int] = ..., step_seconds: _Optional[float] = ..., communication: _Optional[float] = ...) -> None: ...
 
 class LinkStatus(_message.Message):
-    __slots__ = ("node", "address", "connected", "bytes_sent", "bytes_received", "connections", "silent", "sent_rate", "received_rate", "bandwidth", "round_trip_seconds", "queued_bytes", "reopened", "resent", "damaged")
+    __slots__ = ("node", "address", "connected", "bytes_sent", "bytes_received", "connections", "silent", "sent_rate", "received_rate", "bandwidth", "round_trip_seconds", "queued_bytes", "reopened", "resent", "damaged", "usual_bandwidth")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -527,6 +527,7 @@ class LinkStatus(_message.Message):
     REOPENED_FIELD_NUMBER: _ClassVar[int]
     RESENT_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    USUAL_BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
     node: int
     address: str
     connected: bool
@@ -542,7 +543,8 @@ class LinkStatus(_message.Message):
     reopened: int
     resent: int
     damaged: int
-    def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., connections: _Optional[int] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., sent_rate: _Optional[float] = ..., received_rate: _Optional[float] = ..., bandwidth: _Optional[float] = ..., round_trip_seconds: _Optional[float] = ..., queued_bytes: _Optional[int] = ..., reopened: _Optional[int] = ..., resent: _Optional[int] = ..., damaged: _Optional[int] = ...) -> None: ...
+    usual_bandwidth: float
+    def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., connections: _Optional[int] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., sent_rate: _Optional[float] = ..., received_rate: _Optional[float] = ..., bandwidth: _Optional[float] = ..., round_trip_seconds: _Optional[float] = ..., queued_bytes: _Optional[int] = ..., reopened: _Optional[int] = ..., resent: _Optional[int] = ..., damaged: _Optional[int] = ..., usual_bandwidth: _Optional[float] = ...) -> None: ...
 
 class TraceRequest(_message.Message):
     __slots__ = ("seconds",)

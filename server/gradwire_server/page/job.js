@@ -72,7 +72,8 @@ function troubles(job, slow) {
   }
   for (const link of job.links.filter((each) => slow.has(each.node) && each.connected)) {
     const reached = known(link.bandwidth, (number) => `, it reaches ${rate(number)}`) || "";
-    said.push(["late", `The link to node ${link.node} is slower than the others${reached}.`]);
+    const than = slow.get(link.node);
+    said.push(["late", `The link to node ${link.node} is slower than ${than}${reached}.`]);
   }
   return said;
 }
@@ -304,16 +305,17 @@ class JobCard {
           make("dl"),
         );
       },
-      (node, link) => this.showLink(node, link, linkState(link, slow.has(link.node)), job),
+      (node, link) => this.showLink(node, link, slow.get(link.node), job),
     );
   }
 
-  showLink(node, link, state, job) {
+  showLink(node, link, than, job) {
+    const state = linkState(link, than);
     const [head, address, list] = node.children;
     const peer = job.nodes[link.node];
     mark(node, "class", state);
     put(head.firstChild, `node ${link.node}`);
-    put(head.lastChild, LINK_WORDS[state](link));
+    put(head.lastChild, LINK_WORDS[state](link, than));
     put(address, peer && peer.host ? `${peer.host}, ${link.address}` : link.address);
     figures(list, [
       ["sending", known(link.sent_rate, rate)],

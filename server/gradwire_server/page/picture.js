@@ -27,24 +27,28 @@ function linkState(link, slow) {
 
 const LINK_WORDS = {
   up: () => "connected",
-  slow: () => "connected, slower than the others",
+  slow: (link, than) => `connected, slower than ${than}`,
   silent: (link) => `silent for ${span(link.silent_seconds)}`,
   down: () => "down",
 };
 
-// Links that reach less than half of what the others do, or take several times as long.
+// Links that reach less than half of what they used to, or of what the others do, or take
+// several times as long: to each, than what they are slower.
 function slowLinks(links) {
   const lags = (link, name, worse) => {
     if (!(link[name] > 0)) return false;
     const others = links.filter((each) => each !== link && each[name] > 0);
     return others.length > 0 && worse(link[name], median(others.map((each) => each[name])));
   };
-  const slow = links.filter(
-    (link) =>
-      lags(link, "bandwidth", (own, usual) => own < usual / 2) ||
-      lags(link, "round_trip_seconds", (own, usual) => own > 4 * usual + 0.002),
-  );
-  return new Set(slow.map((link) => link.node));
+  const behind = (link) =>
+    lags(link, "bandwidth", (own, usual) => own < usual / 2) ||
+    lags(link, "round_trip_seconds", (own, usual) => own > 4 * usual + 0.002);
+  const slow = new Map();
+  for (const link of links) {
+    if (link.bandwidth < link.usual_bandwidth / 2) slow.set(link.node, "it was");
+    else if (behind(link)) slow.set(link.node, "the others");
+  }
+  return slow;
 }
 
 class Picture {
@@ -63,7 +67,7 @@ class Picture {
       this.shape = shape;
       this.build(job, width);
     }
-    for (const link of job.links) this.showLink(link, linkState(link, slow.has(link.node)));
+    for (const link of job.links) this.showLink(link, slow.get(link.node));
     for (const rank of job.ranks) this.showRank(rank);
     mark(this.svg, "aria-label", inWords(job, slow));
   }
@@ -134,7 +138,8 @@ class Picture {
     put(dot.firstChild, `rank ${rank.rank}: ${RANK_WORDS[state]}`);
   }
 
-  showLink(link, state) {
+  showLink(link, than) {
+    const state = linkState(link, than);
     const parts = this.links.get(link.node);
     if (!parts) return;
     const flows = link.sent_rate + link.received_rate > 0 && state !== "down";
@@ -219,7 +224,7 @@ class Layout {
 
 function inWords(job, slow) {
   const links = job.links.map((link) => {
-    const state = LINK_WORDS[linkState(link, slow.has(link.node))](link);
+    const state = LINK_WORDS[linkState(link, slow.has(link.node))](link, slow.get(link.node));
     const sent = link.sent_rate > 0 ? `, sends ${rate(link.sent_rate)}` : "";
     return `node ${link.node}: ${state}${sent}`;
   });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 
 LATELY_SECONDS = 2.0
@@ -19,7 +20,16 @@ MARK_SECONDS = 0.0001
 LEAST_SPAN_SECONDS = 0.0005
 """What was on its way for less says nothing: the clocks are not known so well."""
 
+LONGEST_SPAN_SECONDS = 0.25
+"""Of a link that is busy all the time the latest so much is looked at, and the latest share."""
+
 HALF_LIFE_SECONDS = 5.0
+
+USUAL_HALF_LIFE_SECONDS = 1800.0
+"""A link that has become slow is said to be for about so long."""
+
+PAUSE_SECONDS = 1.0
+"""An estimate that nothing has renewed for longer is not known to have held."""
 
 
 class Rate:
@@ -55,6 +65,10 @@ class Bandwidth:
     As long as one is, its sender has something to send all the time: so what comes meanwhile,
     of this share and of others, is what the link carries. Where that is less than it was, it
     may be the sender that was busy, so the estimate follows slowly down, and at once up.
+
+    A frame is counted when all of it has come, and it may be a whole share. Where shares
+    overlap, a frame that was half here when the latest left is counted for it in full, so the
+    time is taken from when the link began to be busy, or from the end of an earlier frame.
     """
 
     def __init__(self) -> None:
@@ -62,7 +76,11 @@ class Bandwidth:
         self._marks: deque[tuple[float, int]] = deque(maxlen=MARKS)
         """How much had come, and when."""
         self._total = 0
+        self._busy_since = 0.0
+        """Since then a large share has been on its way, one after the other."""
         self._sampled = 0.0
+        self._usual = 0.0, 0.0
+        """Bytes per second times the seconds for which they held, and these alone; both decay."""
 
     def received(self, total: int, now: float) -> None:
         """So much has come since the beginning."""
@@ -75,19 +93,36 @@ class Bandwidth:
         begun = left_at + round_trip_seconds / 2
         if came_at - begun < LEAST_SPAN_SECONDS or not self._marks:
             return
-        begun, before = self._mark_before(begun)
-        sample = (self._total - before) / (came_at - begun)
+        if begun >= self._sampled:
+            self._busy_since = begun
+        since, before = self._mark_before(min(begun, came_at - LONGEST_SPAN_SECONDS))
+        self._estimate((self._total - before) / (came_at - since), came_at)
+
+    @property
+    def usual(self) -> float | None:
+        """What it has been lately, on average over time. In any thread."""
+        product, seconds = self._usual
+        return product / seconds if seconds else self.per_second
+
+    def _estimate(self, sample: float, now: float) -> None:
+        if self.per_second is not None:
+            held = min(now - self._sampled, PAUSE_SECONDS)
+            stays = 0.5 ** (held / USUAL_HALF_LIFE_SECONDS)
+            product, seconds = self._usual
+            self._usual = product * stays + self.per_second * held, seconds * stays + held
         if self.per_second is None or sample >= self.per_second:
             self.per_second = sample
         else:
-            stays = 0.5 ** ((came_at - self._sampled) / HALF_LIFE_SECONDS)
+            stays = 0.5 ** ((now - self._sampled) / HALF_LIFE_SECONDS)
             self.per_second = sample + (self.per_second - sample) * stays
-        self._sampled = came_at
+        self._sampled = now
 
     def _mark_before(self, begun: float) -> tuple[float, int]:
         """From when on it is known how much came, and how much had before."""
-        for at, total in reversed(self._marks):
-            if at <= begun:
-                return begun, total
+        begun = max(begun, self._busy_since)
+        place = bisect_right(self._marks, (begun, math.inf))
+        if place:
+            at, total = self._marks[place - 1]
+            return max(at, self._busy_since), total
         oldest, total = self._marks[0]
         return (oldest, total) if len(self._marks) == MARKS else (begun, 0)

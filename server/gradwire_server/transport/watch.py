@@ -31,6 +31,8 @@ class Status(NamedTuple):
     received_rate: float = 0.0
     bandwidth: float | None = None
     """Bytes per second that large shares reached on their way from the peer."""
+    usual_bandwidth: float | None = None
+    """The same, over the last hour or so."""
     round_trip_seconds: float | None = None
     queued_bytes: int = 0
     reopened: int = 0
@@ -70,6 +72,7 @@ class Watch:
             sent_rate=sent.read(now),
             received_rate=received.read(now),
             bandwidth=self.bandwidth.per_second,
+            usual_bandwidth=self.bandwidth.usual,
             reopened=self.reopened_count,
             resent=self._resent,
             damaged=self._damaged,
