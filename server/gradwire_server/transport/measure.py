@@ -80,7 +80,7 @@ class Bandwidth:
         """Since then a large share has been on its way, one after the other."""
         self._sampled = 0.0
         self._usual = 0.0, 0.0
-        """Bytes per second times the seconds for which they held, and these alone; both decay."""
+        """Bytes per second times the seconds that they held, and these alone; both decay."""
 
     def received(self, total: int, now: float) -> None:
         """So much has come since the beginning."""
