@@ -176,7 +176,10 @@ class Diary:
         for stage in range(len(STAGES)):
             if nanoseconds := words[spent + stage]:
                 words[total + stage] += nanoseconds
-        words[total + _COPY_OUT] += now - words[block + _STAMP]
+        # The rank may have been busy with others, or wait for earlier chunks.
+        ready = max(words[block + _STAMP], min(begun, now))
+        words[total + _QUEUE] += ready - words[block + _STAMP]
+        words[total + _COPY_OUT] += now - ready
         words[total + len(STAGES)] += now - words[block + _BEGAN]
 
     def totals(self) -> Totals:
