@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -22,6 +23,8 @@ Ask: TypeAlias = Callable[[], "pb.StatusResponse"]
 
 ANSWER_SECONDS = 2.0
 """For so long a visitor waits for the event loop."""
+
+log = logging.getLogger(__name__)
 
 METHODS = ("GET", "HEAD")
 
@@ -75,7 +78,12 @@ def application(metrics: WSGIApplication, ask: Ask | None = None) -> WSGIApplica
         elif answer is None:
             said = _words(HTTPStatus.NOT_FOUND)
         else:
-            said = answer(environ)
+            try:
+                said = answer(environ)
+            except (TypeError, ValueError) as error:
+                # Of what visitors send, the library reads some more than it can.
+                log.info("%s could not be served: %r", environ["PATH_INFO"], error)
+                said = _words(HTTPStatus.BAD_REQUEST)
         length = ("Content-Length", str(len(said.body)))
         start_response(said.status, [*said.headers, length, *_ALWAYS])
         return [] if method == "HEAD" else [said.body]

@@ -95,6 +95,13 @@ def test_nothing_is_taken_from_visitors(path: str) -> None:
         assert (status, headers["Allow"]) == ("405 Method Not Allowed", "GET, HEAD")
 
 
+@pytest.mark.parametrize("version", ["x", "1.x", "1.0.0.0.0"])
+def test_whoever_asks_for_what_makes_no_sense_gets_an_answer(version: str) -> None:
+    wanted = f"application/openmetrics-text;version={version}"
+    status, _, _ = visit("/metrics", HTTP_ACCEPT=wanted)
+    assert status in {"200 OK", "400 Bad Request"}
+
+
 @pytest.mark.parametrize("path", ["/", "/metrics", "/status.json", "/nothing"])
 def test_head_says_what_get_would_say_but_for_the_body(path: str) -> None:
     status, headers, body = visit(path)
