@@ -38,8 +38,11 @@ def status(address: str, seconds: float = ANSWER_SECONDS) -> pb.StatusResponse:
         return stub.Status(pb.StatusRequest(), timeout=seconds)
 
 
-def trace(address: str, seconds: float) -> list[pb.TraceResponse]:
-    """What the daemon there and its ranks do for so long; less, where it is lost meanwhile.
+def trace(
+    address: str, seconds: float, calls: list[grpc.Call] | None = None
+) -> list[pb.TraceResponse]:
+    """What the daemon there and its ranks do for so long; less, where it is lost meanwhile, or
+    where the call, which is added to `calls`, is cancelled.
 
     Raises UnreachableError where it says nothing at all.
     """
@@ -47,7 +50,10 @@ def trace(address: str, seconds: float) -> list[pb.TraceResponse]:
     try:
         with _stub(address) as stub:
             request = pb.TraceRequest(seconds=seconds)
-            parts.extend(stub.Trace(request, timeout=seconds + TRACE_GRACE_SECONDS))
+            call = stub.Trace(request, timeout=seconds + TRACE_GRACE_SECONDS)
+            if calls is not None:
+                calls.append(call)
+            parts.extend(call)
     except UnreachableError:
         if not parts:
             raise

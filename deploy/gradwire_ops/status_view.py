@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from gradwire_ops.fitting import Column, Fitting
 from gradwire_ops.sizes import format_size
 from gradwire_ops.status_words import format_rate, format_time, printable, slow_links
 from gradwire_proto.stages import STAGES
@@ -23,6 +24,34 @@ SILENT_SECONDS = 2
 
 STRAGGLES = 0.25
 """Others wait for it for this part of the time; the status page has the same."""
+
+RANKS = (
+    Column("rank"),
+    Column("node"),
+    Column("host", 3),
+    Column("process", 4),
+    Column("state"),
+    Column("path", 7),
+    Column("rounds begun", 6),
+    Column("straggling"),
+    Column("came last", 5),
+    Column("step", 1),
+    Column("communication", 2),
+)
+LINKS = (
+    Column("link to node"),
+    Column("address", 3),
+    Column("state"),
+    Column("connections", 7),
+    Column("sent", 6),
+    Column("received", 6),
+    Column("sending", 5),
+    Column("receiving", 5),
+    Column("reaches"),
+    Column("round trip", 1),
+    Column("waiting", 4),
+    Column("troubles", 2),
+)
 
 _STYLES = {"warning": "yellow", "error": "red"}
 
@@ -63,7 +92,7 @@ def _job(job: pb.JobStatus, before: pb.JobStatus | None) -> Group:
         f"; rounds: {rounds}{again}; ",
         state,
     )
-    parts: list[Text | Table] = [heading, *map(_stalled, job.stalled)]
+    parts: list[Text | Table | Fitting] = [heading, *map(_stalled, job.stalled)]
     if line := _stages(job, before):
         parts.append(line)
     parts.append(_ranks(job))
@@ -93,19 +122,19 @@ def _stages(job: pb.JobStatus, before: pb.JobStatus | None) -> Text | None:
     return Text(f"where the time goes: {', '.join(said)}")
 
 
-def _ranks(job: pb.JobStatus) -> Table:
-    names = ("rank", "node", "host", "process", "state", "path", "rounds begun", "straggling")
-    table = Table(*names, "came last", "step", "communication")
+def _ranks(job: pb.JobStatus) -> Fitting:
+    rows: list[list[Text | str]] = []
     local = {rank.rank: rank for rank in job.ranks}
     for node, one in enumerate(job.nodes):
         for number in one.ranks:
             rank = local.get(number)
             if rank is None:
                 where = "missing" if node == job.node else "elsewhere"
-                table.add_row(str(number), str(node), Text(printable(one.host)), "", where)
+                blank = [""] * (len(RANKS) - 5)
+                rows.append([str(number), str(node), printable(one.host), "", where, *blank])
                 continue
-            table.add_row(str(number), str(node), *_rank(rank))
-    return table
+            rows.append([str(number), str(node), *_rank(rank)])
+    return Fitting(RANKS, rows)
 
 
 def _rank(rank: pb.RankStatus) -> Iterator[Text]:
@@ -124,15 +153,12 @@ def _rank(rank: pb.RankStatus) -> Iterator[Text]:
     yield Text(f"{rank.communication:.0%}" if rank.step_seconds else "")
 
 
-def _links(job: pb.JobStatus) -> Table:
-    names = ("link to node", "address", "state", "connections", "sent", "received")
-    table = Table(
-        *names, "sending", "receiving", "reaches", "round trip", "waiting", "troubles"
-    )
+def _links(job: pb.JobStatus) -> Fitting:
+    rows: list[list[Text | str]] = []
     slow = slow_links(job.links)
     for link in job.links:
         said, style = _link_state(link, slow)
-        table.add_row(
+        row: list[Text | str] = [
             str(link.node),
             Text(printable(link.address)),
             Text(said, style=style),
@@ -145,8 +171,9 @@ def _links(job: pb.JobStatus) -> Table:
             format_time(link.round_trip_seconds),
             format_size(link.queued_bytes) if link.queued_bytes else "",
             _troubles(link),
-        )
-    return table
+        ]
+        rows.append(row)
+    return Fitting(LINKS, rows)
 
 
 def _link_state(link: pb.LinkStatus, slow: Mapping[int, str]) -> tuple[str, str]:

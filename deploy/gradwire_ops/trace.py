@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import typer
@@ -16,7 +16,11 @@ from gradwire_proto.trace_json import to_json
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import grpc
+
     from gradwire_proto.v1 import aggregator_pb2 as pb
+
+LOOK_SECONDS = 0.1
 
 
 def run(daemon: str | None, seconds: float, out: Path) -> int:
@@ -36,8 +40,7 @@ def run(daemon: str | None, seconds: float, out: Path) -> int:
 
 
 def _trace(addresses: list[str], seconds: float, out: Path, console: Console) -> int:
-    with ThreadPoolExecutor(len(addresses)) as pool:
-        answers = list(pool.map(lambda address: _ask(address, seconds), addresses))
+    answers = _ask_all(addresses, seconds, console)
     traces = [answer for answer in answers if not isinstance(answer, str)]
     document = to_json(traces, [answer for answer in answers if isinstance(answer, str)])
     for text in document["metadata"]["missing"]:
@@ -59,6 +62,23 @@ def _trace(addresses: list[str], seconds: float, out: Path, console: Console) ->
     return 0
 
 
+def _ask_all(
+    addresses: list[str], seconds: float, console: Console
+) -> list[list[pb.TraceResponse] | str]:
+    calls: list[grpc.Call] = []
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        asked = [pool.submit(_ask, address, seconds, calls) for address in addresses]
+        try:
+            console.print(f"recording for {seconds:g} s; Ctrl-C ends it sooner")
+            wait(asked)
+        except KeyboardInterrupt:
+            # What has come by now is written. A call may be about to be made.
+            while wait(asked, timeout=LOOK_SECONDS).not_done:
+                for call in calls:
+                    call.cancel()
+        return [each.result() for each in asked]
+
+
 def _others(address: str) -> list[str]:
     """The other daemons of this one's jobs, and all workers' that it speaks of."""
     status, own = query.status(address), query.describe(address)
@@ -68,9 +88,9 @@ def _others(address: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _ask(address: str, seconds: float) -> list[pb.TraceResponse] | str:
+def _ask(address: str, seconds: float, calls: list[grpc.Call]) -> list[pb.TraceResponse] | str:
     """What it answers, or why it does not."""
     try:
-        return query.trace(address, seconds)
+        return query.trace(address, seconds, calls)
     except query.UnreachableError as error:
         return str(error)

@@ -2,6 +2,7 @@
 # No `from __future__ import annotations`: DDP compares hooks' annotations with its own types.
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from gradwire_proto.v1.aggregator_pb2_grpc import AggregatorStub
 from gradwire_server.testing_trace import check_trace
 
 ROUNDS_BYTES = 1 << 16
+PATIENCE_SECONDS = 30
 
 
 def trace(address: str, out: Path, seconds: float) -> subprocess.CompletedProcess[str]:
@@ -102,6 +104,25 @@ def test_two_traces_at_a_time_and_none_of_no_time() -> None:
             with pytest.raises(grpc.RpcError) as caught:
                 list(stub.Trace(pb.TraceRequest(seconds=0.0)))
             assert "expected a trace of up to 3600 s, got 0" in str(caught.value)
+
+
+def test_a_trace_that_is_interrupted_is_written_as_far_as_it_came(tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+    with cluster(1) as nodes:
+        command = [sys.executable, "-m", "gradwire_ops", "trace", "--seconds", "600"]
+        with subprocess.Popen(
+            [*command, "--daemon", nodes.addresses[0], "--out", str(out)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as asking:
+            assert asking.stderr is not None
+            assert "Ctrl-C" in asking.stderr.readline()
+            asking.send_signal(signal.SIGINT)
+            said, _ = asking.communicate(timeout=PATIENCE_SECONDS)
+    assert asking.returncode == 0
+    assert "1 daemons" in said
+    check_trace(json.loads(out.read_text()))
 
 
 def test_where_no_daemon_answers_the_command_says_so(tmp_path: Path) -> None:
