@@ -26,6 +26,7 @@ class Drawing:
         self._generation = generation
         self._chain = chain
         self._following = False
+        self._over = False
 
     def begin(self, execution: Execution) -> None:
         """A round begins; it is drawn if somebody listens now."""
@@ -44,6 +45,10 @@ class Drawing:
                 bytes=execution.extent.size,
             )
 
+    def close(self) -> None:
+        """Nothing more happens: `follow` ends soon."""
+        self._over = True
+
     @property
     def wanted(self) -> bool:
         """Somebody listens, and nobody looks yet at what the ranks do."""
@@ -57,7 +62,7 @@ class Drawing:
             for _ in self._chain.deeds():
                 """Of an earlier trace."""
             self._chain.trace(on=True)
-            while self._recorder.on:
+            while self._recorder.on and not self._over:
                 await asyncio.sleep(LOOK_SECONDS)
                 self._look(self._chain)
         finally:

@@ -378,6 +378,7 @@ class Engine:
     async def close(self) -> None:
         """End all rounds; returns when nothing of this engine runs any more."""
         self._outlook.close()
+        self._drawing.close()
         self.lateness.close()
         if not self.suspended:
             # Else what is kept is to be read still, by ranks that come back.

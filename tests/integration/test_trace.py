@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,13 @@ from gradwire_ops import query
 from gradwire_ops.cluster import cluster
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1.aggregator_pb2_grpc import AggregatorStub
+from gradwire_server.engine import CLOSE_SECONDS
 from gradwire_server.testing_trace import check_trace
 
 ROUNDS_BYTES = 1 << 16
 PATIENCE_SECONDS = 30
+FOLLOWED_SECONDS = 1.5
+"""By then a daemon looks at what the ranks of a job do."""
 
 
 def trace(address: str, out: Path, seconds: float) -> subprocess.CompletedProcess[str]:
@@ -104,6 +108,23 @@ def test_two_traces_at_a_time_and_none_of_no_time() -> None:
             with pytest.raises(grpc.RpcError) as caught:
                 list(stub.Trace(pb.TraceRequest(seconds=0.0)))
             assert "expected a trace of up to 3600 s, got 0" in str(caught.value)
+
+
+def test_a_job_that_is_drawn_ends_as_soon_as_any_other(
+    threads_over: Callable[..., Any], tmp_path: Path
+) -> None:
+    def work(session: Session) -> None:
+        deadline = time.monotonic() + FOLLOWED_SECONDS
+        while session.rank == 0 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        session.all_reduce(torch.ones(10)).wait()
+
+    with cluster(1, {"GRADWIRE_TRACE": str(tmp_path / "kept.json")}) as nodes:
+        threads_over(nodes.addresses)((2,), work)
+        begun = time.monotonic()
+        while query.status(nodes.addresses[0]).jobs:
+            time.sleep(0.05)
+        assert time.monotonic() - begun < CLOSE_SECONDS
 
 
 def test_a_trace_that_is_interrupted_is_written_as_far_as_it_came(tmp_path: Path) -> None:
