@@ -30,7 +30,7 @@ _STEPS, _UNDER_WAY, _SINCE, _TOTALS, _STEP, _DEEDS = 45, 46, 47, 48, 58, 59
 _DEED = 128
 """The first of the words of the latest deeds."""
 _DEED_WORDS = 4
-_DEED_BYTES = 8 * _DEED_WORDS
+DEED_BYTES = 8 * _DEED_WORDS
 _READ_DEED = struct.Struct(f"<{_DEED_WORDS}q")
 # Word of the node's block.
 _TRACING = 16
@@ -221,15 +221,15 @@ class Diary:
         first = max(since, words[block + _DEEDS] - DEEDS_KEPT + 1)
         if first >= count:
             return count, b""
-        start, stop = (each % DEEDS_KEPT * _DEED_BYTES for each in (first, count))
+        start, stop = (each % DEEDS_KEPT * DEED_BYTES for each in (first, count))
         whole = ring[start:stop] if start < stop else ring[start:] + ring[:stop]
         return count, whole
 
 
 def read_deeds(words: bytes) -> Iterator[Deed]:
     """What Diary.deeds gives. Raises ValueError where it makes no sense."""
-    if len(words) % _DEED_BYTES:
-        raise ValueError(f"expected deeds of {_DEED_BYTES} bytes, got {len(words)}")
+    if len(words) % DEED_BYTES:
+        raise ValueError(f"expected deeds of {DEED_BYTES} bytes, got {len(words)}")
     for kind, sequence, begun, ended in _READ_DEED.iter_unpack(words):
         chunk, stage = divmod(kind, len(STAGES))
         yield Deed(STAGES[stage], sequence, chunk, begun, ended)

@@ -14,6 +14,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
+from gradwire_proto.diary import DEED_BYTES
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 MOST_SPANS = 1 << 16
 """That wait for a listener; of more, the oldest are lost."""
 
-PART_SPANS = 100
-"""Records in one message: with their stages some 400 KB."""
+PART_SPANS = 4000
+"""In one message: some 400 KB."""
+
+MOST_JOBS = 1024
+"""Of more, the first are forgotten."""
 
 
 class Track(NamedTuple):
@@ -55,6 +59,11 @@ class Spans(NamedTuple):
     stages: Sequence[tuple[str, int, int]]
     about: About
 
+    @property
+    def weight(self) -> int:
+        """How many."""
+        return len(self.stages)
+
     def write(self, part: pb.TraceResponse) -> None:
         """Into the message that says so."""
         for stage, begun, ended in self.stages:
@@ -75,24 +84,38 @@ class Deeds(NamedTuple):
     rank: int
     words: bytes
 
+    @property
+    def weight(self) -> int:
+        """How many."""
+        return len(self.words) // DEED_BYTES
+
     def write(self, part: pb.TraceResponse) -> None:
         """Into the message that says so."""
         part.deeds.add(generation=self.generation, rank=self.rank, words=self.words)
 
 
 class Listener:
-    """One trace under way. Spans may come from any thread."""
+    """One trace under way."""
 
     def __init__(self, most_spans: int = MOST_SPANS) -> None:
-        self._spans: deque[Spans | Deeds] = deque(maxlen=most_spans)
-        self._heard = 0
-        self._taken = 0
+        self._most = most_spans
+        self._waiting: deque[Spans | Deeds] = deque()
+        self._count = 0
+        """Spans in these."""
+        self._dropped = 0
         self._jobs: dict[str, pb.TraceJob] = {}
 
     def hear(self, spans: Spans | Deeds) -> None:
         """Some more."""
-        self._heard += 1
-        self._spans.append(spans)
+        self._waiting.append(spans)
+        self._count += spans.weight
+        while self._count > self._most:
+            self._dropped += self._next().weight
+
+    def _next(self) -> Spans | Deeds:
+        spans = self._waiting.popleft()
+        self._count -= spans.weight
+        return spans
 
     def meet(self, jobs: Iterable[pb.TraceJob]) -> None:
         """What is known of the jobs by now; those that end are remembered."""
@@ -106,14 +129,16 @@ class Listener:
             if not job.ranks:
                 merged.ranks.extend(known.ranks)
             self._jobs[job.generation] = merged
+        while len(self._jobs) > MOST_JOBS:
+            del self._jobs[next(iter(self._jobs))]
 
     def take(self) -> pb.TraceResponse:
         """What has come since the last time; a part of it, where it is much."""
         part = pb.TraceResponse()
-        for _ in range(min(PART_SPANS, len(self._spans))):
-            self._spans.popleft().write(part)
-            self._taken += 1
-        part.dropped = max(0, self._heard - self._taken - len(self._spans))
+        before = self._count
+        while self._waiting and before - self._count < PART_SPANS:
+            self._next().write(part)
+        part.dropped = self._dropped
         return part
 
     def source(self, node_id: str) -> pb.TraceSource:
@@ -129,7 +154,7 @@ class Listener:
 
 
 class Recorder:
-    """Tells whoever listens. On the event loop, but for `record`."""
+    """Tells whoever listens. On the event loop."""
 
     def __init__(self) -> None:
         self.on = False
@@ -139,7 +164,7 @@ class Recorder:
     def record(
         self, track: Track, stages: Sequence[tuple[str, int, int]], **about: Unpack[About]
     ) -> None:
-        """Stages of one thing took time, from nanosecond to nanosecond. In any thread."""
+        """Stages of one thing took time, from nanosecond to nanosecond."""
         for listener in self._listeners:
             listener.hear(Spans(track, stages, about))
 
