@@ -14,12 +14,17 @@ from gradwire_server.transport.frames import Ping, Pong, Posted, Settled
 from gradwire_server.transport.stripes import BULK_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from gradwire_server.transport.base import Part, PostReceiver
     from gradwire_server.transport.pulse import Pulse
     from gradwire_server.transport.settled import Told
 
 MEASURED_BYTES = 128 << 10
 """Shares of so much show how fast the link is; smaller ones only how long the way is."""
+
+PINGS = 8
+"""The least of so many round trips is taken for the way's."""
 
 MOST_PINGS = 64
 """A peer that asks more often would only fill the memory with answers."""
@@ -56,10 +61,16 @@ class Hearing:
         self._pings = 0
         self._pong: asyncio.Future[None] | None = None
 
-    def expect_answer(self) -> asyncio.Future[None]:
-        """What the next answer resolves."""
-        self._pong = asyncio.get_running_loop().create_future()
-        return self._pong
+    async def round_trip(self, ask: Callable[[], Awaitable[None]]) -> float:
+        """Seconds from asking to the answer: the least of some."""
+        least = float("inf")
+        for _ in range(PINGS):
+            begun = time.monotonic()
+            answered = self._pong = asyncio.get_running_loop().create_future()
+            await ask()
+            await answered
+            least = min(least, time.monotonic() - begun)
+        return least
 
     def hear(
         self, heard: Opening | Piece | Skip | Posted | Settled | Abort | Left | Ping | Pong

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from typing import TYPE_CHECKING
 
 import grpc
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from gradwire_server.transport.precedence import Standing
     from gradwire_server.transport.vigil import Limits
     from gradwire_server.transport.watch import Status, Watch
-
-PINGS = 8
-"""The least of so many round trips is taken for the way's."""
 
 KEY_BYTES = 16
 
@@ -230,14 +226,7 @@ class Link:
 
     async def round_trip(self) -> float:
         """Seconds to the peer and back: the least of some."""
-        least = float("inf")
-        for _ in range(PINGS):
-            begun = time.monotonic()
-            answered = self._hearing.expect_answer()
-            await self._lanes[0].send(frames.short(Ping()))
-            await answered
-            least = min(least, time.monotonic() - begun)
-        return least
+        return await self._hearing.round_trip(lambda: self._lanes[0].send(frames.short(Ping())))
 
     def measure(self, part: Part) -> None:
         """See hearing.Speaker."""
@@ -274,6 +263,7 @@ class Link:
         Returns once the other side has heard it: before that it may ask for what was damaged.
         """
         self.closing = True
+        self._drop_idle()
         lanes = list(self._lanes.values())
         for lane in lanes:
             lane.put(Sending(1), frames.short(Goodbye()))
@@ -356,9 +346,17 @@ class Link:
             self._guard.look_soon()
         if number == 0 and lane.closed:
             self.over.set()
+        self._drop_idle()
         if self._guarding is not None and all(each.closed for each in self._lanes.values()):
             # Who has said goodbye may be silent.
             self._guarding.cancel()
+
+    def _drop_idle(self) -> None:
+        """Both sides have said goodbye: nobody opens a lane again that has no stream."""
+        if self.closing and self.over.is_set():
+            for lane in self._lanes.values():
+                if not lane.up:
+                    lane.drop()
 
     def lose(self, reason: str) -> None:
         """Give the link up."""
