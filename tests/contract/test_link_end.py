@@ -14,7 +14,6 @@ from gradwire_server.transport.precedence import ALONE
 from gradwire_server.transport.vigil import Limits
 from gradwire_server.transport.watch import Watch
 
-
 TURNS = 1000
 """Of the event loop, which are enough for both sides."""
 

@@ -31,7 +31,7 @@ LEAK_BYTES = 2 << 20
 FRAGMENTS_BYTES = 10 << 20
 """What a heap may grow by while the jobs' objects find their places; an arena is more."""
 
-SETTLING_LOOKS = 8
+SETTLING_LOOKS = 16
 SETTLING_SECONDS = 0.2
 
 JOBS = 20
@@ -70,7 +70,7 @@ def arenas_mapped(nodes: Cluster) -> int:
 
 
 def settled(measure: Callable[[], int]) -> int:
-    """The least that is measured within a few seconds."""
+    """The least that is measured within a few seconds: a goodbye may take two."""
     least = measure()
     for _ in range(SETTLING_LOOKS):
         time.sleep(SETTLING_SECONDS)
