@@ -119,9 +119,11 @@ class Accounts:
             if self._closed:
                 return
             before, self._booked = self._booked, self.totals
+            # What a rank writes into the arena must not keep anybody from the metrics.
             for stage, seconds in self._booked.seconds.items():
-                self._metrics.stage_seconds[stage].inc(seconds - before.seconds[stage])
-            self._metrics.ledger_seconds.inc(self._booked.whole - before.whole)
+                more = max(0.0, seconds - before.seconds[stage])
+                self._metrics.stage_seconds[stage].inc(more)
+            self._metrics.ledger_seconds.inc(max(0.0, self._booked.whole - before.whole))
 
     def close(self) -> None:
         """Count for the last time. Before the chain is closed."""
