@@ -63,8 +63,9 @@ class CodecMeter:
             self.raw_bytes += values.nbytes
             self.encoded_bytes += size
             due = not self._shares % SAMPLED_EVERY
-            self._shares += 1
-        return due
+            # Of an empty share there is nothing to see.
+            self._shares += bool(values.numel())
+        return due and bool(values.numel())
 
     def sample(self, codec: Codec, values: torch.Tensor, seed: int) -> None:
         """See what the codec loses of some of these values; nothing where all are 0."""
