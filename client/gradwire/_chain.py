@@ -99,13 +99,12 @@ class Chain:
         plan, address = self._plans.of(order.described), order.flat.data_ptr()
         row, first = order.target
         target = row.data_ptr() - first * row.itemsize
-        now = time.monotonic_ns()
-        work = Work(collective, sequence, plan, address, target, now, collective.taken)
+        step = order.origin.step if order.origin is not None else 0
+        mine = self._diary.hand_in(self._rank, sequence + 1, time.monotonic_ns(), step)
+        work = Work(collective, sequence, plan, address, target, mine, collective.taken)
         self._queue.append(work)
         if order.described.spec.first_step:
             self._control.of_first_step(self._rank, sequence + 1)
-        step = order.origin.step if order.origin is not None else 0
-        self._diary.hand_in(self._rank, sequence + 1, now, step)
         self._control.submitted(self._rank, sequence + 1)
         self._handed_in = sequence + 1
         if sequence >= self._control.limit:
@@ -209,7 +208,7 @@ class Chain:
         else:
             self._summing.put(number, work, chunk)
         ended = time.monotonic_ns()
-        self._diary.add(number, self._rank, work.handed_in, begun, ended)
+        self._diary.add(number, self._rank, work.handed_in.at, begun, ended)
         work.added = chunk + 1
         if work.added == work.plan.chunks:
             self._queue.popleft()
@@ -219,13 +218,16 @@ class Chain:
 
     def _open(self, number: int) -> Work | None:
         """What the first rank begins, once there is a free slot."""
-        if not self._queue or not self._is_free(number):
+        if not self._queue:
+            return None
+        if not self._is_free(number):
+            self._diary.hold(number, time.monotonic_ns())
             return None
         work = self._queue[0]
         written = work.collective.order.described.written
         self._control.open(number, work.sequence, work.added, written)
-        now = time.monotonic_ns()
-        self._diary.open(number, work.sequence, now if work.added else work.handed_in, now)
+        mine = None if work.added else work.handed_in
+        self._diary.open(number, work.sequence, mine, time.monotonic_ns())
         return work
 
     def _is_free(self, number: int) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradwire._collective import Collective
     from gradwire._plan import Plan
     from gradwire._shared_memory import Arena
+    from gradwire_proto.diary import HandedIn
 
 
 @dataclass(slots=True, eq=False)
@@ -29,8 +30,7 @@ class Work:
     """Of its elements; the collective keeps them there."""
     target: int
     """Where the result's first element would go: what is taken goes as far behind it."""
-    handed_in: int
-    """When: nanoseconds of CLOCK_MONOTONIC."""
+    handed_in: HandedIn
     added: int = 0
     failed: bool = False
     disagreed: bool = False

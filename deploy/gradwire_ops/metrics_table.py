@@ -36,7 +36,13 @@ STAGES_HEAD = """
 
 A round, one chunk of a collective, is in one stage at every moment from its first local part to
 its first local result; so stages add up. Rounds run side by side: a second of four rounds is
-four seconds.
+four seconds. A collective that finds no free slot waits for whom the one in the slot waits;
+while that one is worked on or on the wire, it is in the queue.
+
+It has three limits. Of a collective of several chunks, each later one begins when it
+has a slot. Where ranks send their tensors (`GRADWIRE_SHM=off`), a round begins when the first
+part reaches the daemon: what waits in a rank for a slot is not in it. And a rank that is more
+than 64 collectives ahead of the first waits since it handed in the oldest of its last 63.
 
 | stage | in it |
 |---|---|

@@ -43,6 +43,27 @@ _SPENT = 18
 _PLACES = {stage: place for place, stage in enumerate(STAGES)}
 _COPY_IN, _COPY_OUT = _PLACES["copy_in"], _PLACES["copy_out"]
 _WAIT_LOCAL, _QUEUE, _LOCAL_SUM = _PLACES["wait_local"], _PLACES["queue"], _PLACES["local_sum"]
+_WAIT_PEERS = _PLACES["wait_peers"]
+
+
+class HandedIn(NamedTuple):
+    """When a rank has handed in a collective, and what that rank had waited for until then."""
+
+    at: int
+    local: int
+    """Nanoseconds without a free slot, since another local rank was late; local rank 0 only."""
+    peers: int
+    """The same, since another node was."""
+
+
+class _Hold(NamedTuple):
+    """Local rank 0 waits for a slot: since when, and what the ticket in it had spent then."""
+
+    since: int
+    told: int
+    """Until when it had told of its time."""
+    local: int
+    peers: int
 
 
 class Deed(NamedTuple):
@@ -83,10 +104,12 @@ class Diary:
         self._node = node
         self._ranks = ranks
         self._slots = slots
+        self._hold: _Hold | None = None
+        self._held_local = self._held_peers = 0
 
     # -- a rank hands in
 
-    def hand_in(self, rank: int, collectives: int, now: int, step: int = 0) -> None:
+    def hand_in(self, rank: int, collectives: int, now: int, step: int = 0) -> HandedIn:
         """The rank hands in the last of so many, of this training step."""
         block, words = self._ranks[rank], self._words
         words[block + HANDED_IN + (collectives - 1) % TIMES_KEPT] = now
@@ -95,6 +118,7 @@ class Diary:
         if step > words[block + _STEP]:
             words[block + _STEP] = step
             words[block + _STEPS] += 1
+        return HandedIn(now, self._held_local, self._held_peers)
 
     def rest(self, rank: int, now: int) -> None:
         """The rank has nothing under way."""
@@ -114,29 +138,62 @@ class Diary:
 
     # -- a ticket passes
 
-    def open(self, number: int, sequence: int, handed_in: int, now: int) -> None:
-        """Local rank 0 begins a ticket of a collective that it has handed in at that time; now,
-        where it is not the first of that collective.
+    def hold(self, number: int, now: int) -> None:
+        """Local rank 0 cannot begin a ticket: the slot is another's still."""
+        if self._hold is None:
+            block, words = self._slots[number % len(self._slots)], self._words
+            spent = block + _SPENT
+            local, peers = words[spent + _WAIT_LOCAL], words[spent + _WAIT_PEERS]
+            self._hold = _Hold(now, words[block + _STAMP], local, peers)
+
+    def _let_go(self, number: int, now: int) -> None:
+        """The slot is free. Whom its ticket waited for meanwhile, so did local rank 0."""
+        if self._hold is None:
+            return
+        hold, self._hold = self._hold, None
+        spent = self._slots[number % len(self._slots)] + _SPENT
+        # Of what it has told since, this much was before: and first it waited for local ranks.
+        early, left = max(0, hold.since - hold.told), max(0, now - hold.since)
+        local = self._words[spent + _WAIT_LOCAL] - hold.local
+        peers = self._words[spent + _WAIT_PEERS] - hold.peers
+        for_local = min(max(0, local - early), left)
+        for_peers = min(max(0, peers - max(0, early - local)), left - for_local)
+        self._held_local += for_local
+        self._held_peers += for_peers
+
+    def open(self, number: int, sequence: int, mine: HandedIn | None, now: int) -> None:
+        """Local rank 0 begins a ticket of a collective that it has handed in so; None, where it
+        is not the first of that collective.
         """
+        self._let_go(number, now)
         block, words = self._slots[number % len(self._slots)], self._words
-        for place in range(_SPENT, _SPENT + len(STAGES)):
-            words[block + place] = 0
+        spent = block + _SPENT
+        for place in range(len(STAGES)):
+            words[spent + place] = 0
         began = now
-        if handed_in != now:
-            began = min([handed_in, *self._others(sequence)])
-            words[block + _SPENT + _WAIT_LOCAL] = handed_in - began
-            words[block + _SPENT + _QUEUE] = now - handed_in
+        if mine is not None:
+            began = min([mine.at, *self._others(sequence)])
+            waited = now - mine.at
+            local = min(self._held_local - mine.local, waited)
+            peers = min(self._held_peers - mine.peers, waited - local)
+            words[spent + _WAIT_LOCAL] = mine.at - began + local
+            words[spent + _WAIT_PEERS] = peers
+            words[spent + _QUEUE] = waited - local - peers
         words[block + _BEGAN] = began
         words[block + _STAMP] = now
 
     def _others(self, sequence: int) -> list[int]:
-        """When the others have handed it in, where they have."""
+        """When the others have handed it in, where they have; of what is long ago, when they
+        handed in the oldest that they have a record of.
+        """
         words, times = self._words, []
         for block in self._ranks[1:]:
-            ahead = words[block + SUBMITTED] - sequence
-            time = words[block + HANDED_IN + sequence % TIMES_KEPT]
-            if 0 < ahead < TIMES_KEPT and time:
-                times.append(time)
+            submitted = words[block + SUBMITTED]
+            if submitted > sequence:
+                # One less than are kept: the rank may be about to write over the oldest.
+                known = max(sequence, submitted - TIMES_KEPT + 1)
+                if time := words[block + HANDED_IN + known % TIMES_KEPT]:
+                    times.append(time)
         return times
 
     def add(self, number: int, rank: int, handed_in: int, begun: int, ended: int) -> None:

@@ -35,6 +35,24 @@ def ledger(session: Session, address: str) -> tuple[dict[str, float], float]:
     return {each.stage: each.seconds for each in job.stages}, job.ledger_seconds
 
 
+def settled(session: Session, nodes: Cluster) -> list[dict[str, float]]:
+    """Of all nodes, once all ranks have the results of all that was before."""
+    # Who hands in the second has taken the first: so none of either lasts for long.
+    for _ in range(2):
+        session.all_reduce(torch.ones(1)).wait()
+    return [ledger(session, each)[0] for each in nodes.addresses]
+
+
+def spent_since(
+    before: list[dict[str, float]], after: list[dict[str, float]]
+) -> list[dict[str, float]]:
+    """Of each node in each stage."""
+    return [
+        {stage: new[stage] - old[stage] for stage in STAGES}
+        for old, new in zip(before, after, strict=True)
+    ]
+
+
 def sizes(nodes: Cluster) -> tuple[int, ...]:
     return (2, 2) if len(nodes.addresses) == 2 else (3,)
 
@@ -84,26 +102,36 @@ def test_waiting_for_a_rank_is_told_from_waiting_for_another_node(
     if shm == "stream":
         monkeypatch.setenv("GRADWIRE_SHM", "off")
 
-    def work(session: Session) -> list[tuple[dict[str, float], float]]:
-        tensor = torch.ones(1000)
-        session.all_reduce(tensor).wait()
-        time.sleep(0.2)
-        before = [ledger(session, each)[0] for each in nodes.addresses]
-        session.all_reduce(torch.ones(1)).wait()
+    def work(session: Session) -> list[dict[str, float]]:
+        before = settled(session, nodes)
         if session.rank == late:
             time.sleep(LATE_SECONDS)
-        session.all_reduce(tensor).wait()
-        after = [ledger(session, each)[0] for each in nodes.addresses]
-        session.all_reduce(torch.ones(1)).wait()
-        return [
-            ({stage: new[stage] - old[stage] for stage in STAGES}, 0.0)
-            for old, new in zip(before, after, strict=True)
-        ]
+        session.all_reduce(torch.ones(1000)).wait()
+        return spent_since(before, settled(session, nodes))
 
-    results = threads_over(nodes.addresses)(sizes(nodes), work)
-    here, *elsewhere = (each[0] for each in results[late])
+    here, *elsewhere = threads_over(nodes.addresses)(sizes(nodes), work)[late]
     assert here["wait_local"] > 0.8 * LATE_SECONDS
     assert max(here.values()) == here["wait_local"]
     for other in elsewhere:
         assert other["wait_peers"] > 0.8 * LATE_SECONDS
         assert max(other.values()) == other["wait_peers"]
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_more_at_once_than_there_are_slots_wait_for_the_rank_that_is_late(
+    nodes: Cluster, threads_over: ThreadsOver, late: int
+) -> None:
+    many = 100
+
+    def work(session: Session) -> list[dict[str, float]]:
+        before = settled(session, nodes)
+        if session.rank == late:
+            time.sleep(LATE_SECONDS)
+        for each in [session.all_reduce(torch.ones(10)) for _ in range(many)]:
+            each.wait()
+        return spent_since(before, settled(session, nodes))
+
+    here, *elsewhere = threads_over(nodes.addresses)(sizes(nodes), work)[late]
+    assert here["wait_local"] > 0.8 * many * LATE_SECONDS
+    for other in elsewhere:
+        assert other["wait_peers"] > 0.8 * many * LATE_SECONDS
