@@ -89,6 +89,16 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         str | None,
         typer.Option(metavar="N", help="Processes to spread a fast network's work over."),
     ] = None,
+    max_jobs: Annotated[
+        str | None, typer.Option(metavar="N", help="Generations at a time.")
+    ] = None,
+    max_calls: Annotated[
+        str | None, typer.Option(metavar="N", help="Open calls of one host.")
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="Shared memory of all jobs; 0: what there is."),
+    ] = None,
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="auto, ring, tree, direct or one-shot.")
     ] = None,
@@ -123,6 +133,9 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         "chunk_bytes": chunk_bytes,
         "kernel_threads": kernel_threads,
         "workers": workers,
+        "max_jobs": max_jobs,
+        "max_calls": max_calls,
+        "max_memory": max_memory,
         "schedule": schedule,
         "log_level": log_level,
         "log_format": log_format,

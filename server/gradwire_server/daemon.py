@@ -34,15 +34,18 @@ from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
 from gradwire_server import logs, metrics_page, shared_memory, web
 from gradwire_server.allocator import keep_memory
+from gradwire_server.crowd import Crowd
 from gradwire_server.doorbell import Doorbell
 from gradwire_server.errors import StartError, StoppingError
 from gradwire_server.job import Job
 from gradwire_server.jobs import Jobs
 from gradwire_server.kernels import Kernels
+from gradwire_server.memory_folder import MemoryFolder
 from gradwire_server.metrics import Metrics
 from gradwire_server.reduce.choose import SCHEDULES
 from gradwire_server.residuals import Residuals
 from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
+from gradwire_server.statuses import refusing
 from gradwire_server.terms import Terms
 from gradwire_server.trace_calls import Traces
 from gradwire_server.transport.precedence import Precedence
@@ -125,12 +128,9 @@ async def _running(
     metrics = Metrics(CollectorRegistry(), release)
     kernels = Kernels(settings.kernel_threads)
     identity = Identity(release, uuid.uuid4().hex)
-    precedence = Precedence()
-    jobs = Jobs(
-        lambda group, request, feedback: _make_job(
-            settings, group, request, kernels, metrics, precedence, feedback
-        )
-    )
+    folder = MemoryFolder(settings.shm_dir, settings.max_memory)
+    parts = folder, kernels, metrics, Precedence()
+    jobs = Jobs(partial(_make_job, settings, *parts), settings.max_jobs)
     doorbell = Doorbell(settings.shm_dir, jobs.find_seat)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(identity.events.listening())
@@ -139,8 +139,7 @@ async def _running(
             # Its socket's folder was made for it.
             stack.callback(_remove_if_empty, settings.socket.parent)
         lock = stack.enter_context(_owned_socket(settings.socket))
-        removed = shared_memory.remove_orphans(settings.shm_dir)
-        if removed:
+        if removed := shared_memory.remove_orphans(settings.shm_dir):
             log.info("removed %d arenas that no process uses any more", removed)
         identity.workers = await asyncio.to_thread(fleet.await_reports)
         pages = [worker.metrics for worker in identity.workers]
@@ -172,9 +171,11 @@ async def _start_server(  # noqa: PLR0913 - what a server is made of
 ) -> None:
     """Serve both services; the stack ends health checks, then jobs, then calls."""
     server = grpc.aio.server(options=OPTIONS)
+    crowd = Crowd(settings.max_calls)
+    refuse = partial(refusing, errors=metrics.errors, crowd=crowd)
     traces = Traces(metrics.recorder, jobs, identity.node_id)
     server.add_generic_rpc_handlers(
-        handlers(aggregator, Peer(jobs), Residuals(jobs), traces, metrics.errors)
+        handlers(aggregator, Peer(jobs), Residuals(jobs), traces, refuse)
     )
     checks = await _add_standard_services(server)
     _bind(server, settings, identity, lock)
@@ -313,14 +314,15 @@ def _owned_socket(path: Path) -> Iterator[int]:
 
 def _make_job(  # noqa: PLR0913 - what a job is made of
     settings: Settings,
-    group: Group,
-    request: pb.JoinRequest,
+    folder: MemoryFolder,
     kernels: Kernels,
     metrics: Metrics,
     precedence: Precedence,
+    group: Group,
+    request: pb.JoinRequest,
     feedback: Feedback | None,
 ) -> Job:
-    arena = _make_arena(settings, group.local_ranks, needed=request.shared_memory)
+    arena = _make_arena(settings, group.local_ranks, folder, needed=request.shared_memory)
     timeout = request.timeout.ToTimedelta().total_seconds() or 60.0
     terms = Terms(
         settings.chunk_bytes,
@@ -329,7 +331,7 @@ def _make_job(  # noqa: PLR0913 - what a job is made of
         request.warn_after.ToTimedelta().total_seconds() or timeout / 4,
         SCHEDULES.get(settings.schedule),
         settings.connections,
-        settings.shm_dir,
+        folder,
         request.urgent,
         min(timeout, request.resume.ToTimedelta().total_seconds()),
         request.first_timeout.ToTimedelta().total_seconds(),
@@ -342,12 +344,12 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _make_arena(settings: Settings, ranks: tuple[int, ...], *, needed: bool) -> Arena | None:
+def _make_arena(
+    settings: Settings, ranks: tuple[int, ...], folder: MemoryFolder, *, needed: bool
+) -> Arena | None:
     """Shared memory, whoever comes first: the ranks after it may want what it does not."""
     try:
-        return shared_memory.create(
-            ranks, settings.slots, settings.chunk_bytes, settings.shm_dir
-        )
+        return shared_memory.create(ranks, settings.slots, settings.chunk_bytes, folder)
     except StartError:
         if needed:
             raise

@@ -20,7 +20,7 @@ from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_server import obituary
 from gradwire_server.errors import GradwireServerError, StartError
 from gradwire_server.job import Job
-from gradwire_server.shared_memory import PREFIX
+from gradwire_server.memory_folder import PREFIX
 
 if TYPE_CHECKING:
     from pathlib import Path

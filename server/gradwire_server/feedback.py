@@ -23,14 +23,15 @@ import torch
 
 from gradwire_proto.residuals import ITEMSIZE, MOST_COUNT
 from gradwire_server.errors import ReductionError
+from gradwire_server.memory_folder import PREFIX
 from gradwire_server.residual_file import ResidualFile
-from gradwire_server.shared_memory import PREFIX, keeper, room
+from gradwire_server.shared_memory import keeper
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator, Sequence
-    from pathlib import Path
 
     from gradwire_proto.progress import Muster
+    from gradwire_server.memory_folder import MemoryFolder
     from gradwire_server.metrics import Metrics
     from gradwire_server.round import Coding
 
@@ -120,7 +121,7 @@ class Feedback:
 
     def __init__(
         self,
-        folder: Path,
+        folder: MemoryFolder,
         chunk_bytes: int,
         metrics: Metrics | None = None,
         name: str = PREFIX,
@@ -180,8 +181,8 @@ class Feedback:
 
     def adopt(self) -> None:
         """Go on with what a daemon before this one had of this generation."""
-        for path in self._folder.glob(f"{self._name}-*"):
-            if path == keeper(self._folder, self._name):
+        for path in self._folder.path.glob(f"{self._name}-*"):
+            if path == keeper(self._folder.path, self._name):
                 continue
             try:
                 file = ResidualFile.open(path)
@@ -247,7 +248,7 @@ class Feedback:
             raise ReductionError(
                 f"no memory for what a lossy wire loses of {elements} elements,"
                 f" {ResidualFile.size(size, chunks) >> 20} MiB ({error}); free some in"
-                f" {self._folder}, or switch it off with feedback=off"
+                f" {self._folder.path}, or switch it off with feedback=off"
             ) from error
         made = self._entries[identity] = _Entry(file)
         return made
@@ -262,7 +263,7 @@ class Feedback:
         patience = LONG_UNUSED * max(1, len(by_age))
         for identity, entry in by_age:
             age = self._turn - entry.used
-            short = len(self._entries) >= MOST_ENTRIES or room(self._folder) < needed
+            short = len(self._entries) >= MOST_ENTRIES or self._folder.room < needed
             old = age > patience and entry.is_brief
             if not entry.is_lent and (old or (short and age > 2 * len(by_age))):
                 self._drop(identity, "nothing has used it for long")

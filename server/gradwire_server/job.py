@@ -73,7 +73,7 @@ class Job:
         self.muster: Muster | None = None
         """How far all ranks are; in attempts after the first, once all nodes are linked."""
         resumes = arena is not None and terms.resume_seconds > 0
-        self.keeper = Keeper(terms.folder, name) if resumes else None
+        self.keeper = Keeper(terms.folder.path, name) if resumes else None
         self._progress: dict[int, pb.Progress] = {}
         self._outrun = asyncio.Event()
         self._abandoning: asyncio.Task[None] | None = None

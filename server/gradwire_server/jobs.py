@@ -9,7 +9,13 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from gradwire_server.errors import BehindError, OverError, ReductionError, RefusedError
+from gradwire_server.errors import (
+    BehindError,
+    LimitError,
+    OverError,
+    ReductionError,
+    RefusedError,
+)
 from gradwire_server.group import Group
 from gradwire_server.logs import about
 
@@ -36,9 +42,14 @@ MOST_AHEAD = 1000
 class Jobs:
     """All jobs of this daemon, by generation."""
 
-    def __init__(self, make: Callable[[Group, pb.JoinRequest, Feedback | None], Job]) -> None:
-        """`make` begins an attempt, with what an earlier one has lost on lossy wires."""
+    def __init__(
+        self, make: Callable[[Group, pb.JoinRequest, Feedback | None], Job], most: int
+    ) -> None:
+        """`make` begins an attempt, with what an earlier one has lost on lossy wires. There are
+        at most so many generations at a time.
+        """
         self._make = make
+        self._most = most
         self._jobs: dict[str, Job] = {}
         self._ends: dict[Job, asyncio.Task[None]] = {}
         self._over: OrderedDict[str, ReductionError] = OrderedDict()
@@ -84,6 +95,11 @@ class Jobs:
         group = Group(picture, request.node)
         group.check_local(request.rank)
         feedback = None
+        if before is None and len(self._jobs) >= self._most:
+            raise LimitError(
+                f"{len(self._jobs)} generations are here already, which is all that this daemon"
+                " takes; wait for one to end, or raise its --max-jobs (GRADWIRE_MAX_JOBS)"
+            )
         if before is not None:
             await self._put_away(before)
             feedback = before.feedback

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias
@@ -12,6 +13,7 @@ import torch
 from gradwire_proto.arithmetic import BLOCK_ELEMENTS, Arithmetic, view
 from gradwire_proto.nonfinite import NOBODY, Finding, first_nonfinite, least
 from gradwire_proto.v1 import tensor_pb2
+from gradwire_server.cgroup import Cgroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +51,7 @@ class Kernels:
         self.rounds = 0
         """Rounds in hand; kept by whoever runs them."""
         if threads == AUTO:
-            threads = min(MOST_THREADS, len(os.sched_getaffinity(0)) - KEPT_CORES)
+            threads = min(MOST_THREADS, _processors() - KEPT_CORES)
         self._pool = ThreadPoolExecutor(threads, "gradwire-kernel") if threads > 0 else None
 
     async def run(
@@ -77,6 +79,13 @@ class Kernels:
         """Stop the threads; running work ends first."""
         if self._pool is not None:
             self._pool.shutdown()
+
+
+def _processors() -> int:
+    """How many this process may keep busy."""
+    quota = Cgroup().processors
+    present = len(os.sched_getaffinity(0))
+    return present if quota is None else min(present, math.floor(quota))
 
 
 class ChunkSum:

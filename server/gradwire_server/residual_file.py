@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradwire_proto.residuals import ITEMSIZE
-from gradwire_server.shared_memory import reserve, room
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gradwire_server.memory_folder import MemoryFolder
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,13 @@ class ResidualFile:
 
     @classmethod
     def create(  # noqa: PLR0913 - what its header says, and where
-        cls, identity: int, whole: int, elements: int, step: int, folder: Path, name: str
+        cls,
+        identity: int,
+        whole: int,
+        elements: int,
+        step: int,
+        folder: MemoryFolder,
+        name: str,
     ) -> ResidualFile:
         """For a tensor of `whole` elements, of which `elements`, all or none, are fed back.
 
@@ -69,7 +76,7 @@ class ResidualFile:
         OverflowError where there is none of that either.
         """
         chunks = max(1, -(-whole // step))
-        path = folder / f"{name}-{identity:016x}-{secrets.token_hex(4)}"
+        path = folder.path / f"{name}-{identity:016x}-{secrets.token_hex(4)}"
         memory, found = _map(path, cls.size(elements, chunks), folder)
         head = _MAGIC, _VERSION, identity, whole, elements, step, chunks
         memory[: _HEADER.size] = _HEADER.pack(*head)
@@ -122,25 +129,25 @@ class ResidualFile:
             self._path = None
 
 
-def _map(path: Path, size: int, folder: Path) -> tuple[mmap.mmap, Path | None]:
-    # tmpfs would first take what there is, and then say that it was not enough.
-    if room(folder) >= size:
-        try:
-            return _create(path, size), path
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            log.info("no file %s: %s", path, error.strerror)
+def _map(path: Path, size: int, folder: MemoryFolder) -> tuple[mmap.mmap, Path | None]:
+    try:
+        return _create(path, size, folder), path
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        if (limit := folder.limit(size)) is not None:
+            raise OSError(error.errno, limit) from error
+        log.info("no file %s: %s", path, error.strerror)
     log.warning(
         "no shared memory in %s for %d MiB of what lossy wires lose: kept in this daemon's own,"
         " it would go with it",
-        folder,
+        folder.path,
         size >> 20,
     )
     return mmap.mmap(-1, size), None
 
 
-def _create(path: Path, size: int) -> mmap.mmap:
-    file = reserve(path, size)
+def _create(path: Path, size: int, folder: MemoryFolder) -> mmap.mmap:
+    file = folder.reserve(path, size)
     try:
         # The mapping has a descriptor of its own, which holds the lock from here on.
         return mmap.mmap(file, size, flags=mmap.MAP_SHARED)

@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,18 +28,18 @@ from gradwire_server.group import Member, Node, Picture
 from gradwire_server.job_status import job_status
 from gradwire_server.round import Key
 from gradwire_server.seat import read_request
-from gradwire_server.statuses import reading, refusing
+from gradwire_server.statuses import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from google.protobuf.duration_pb2 import Duration
-    from prometheus_client import Counter
 
     from gradwire_server.job import Job
     from gradwire_server.jobs import Jobs
     from gradwire_server.office import Tray
     from gradwire_server.residuals import Residuals
+    from gradwire_server.statuses import Method
     from gradwire_server.trace_calls import Traces
     from gradwire_server.workers import Report
 
@@ -56,14 +55,17 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def handlers(
-    aggregator: Aggregator, peer: Peer, residuals: Residuals, traces: Traces, errors: Counter
+    aggregator: Aggregator,
+    peer: Peer,
+    residuals: Residuals,
+    traces: Traces,
+    refuse: Callable[[Method], Method],
 ) -> list[grpc.GenericRpcHandler]:
     """Both services. Reduce, Post and Exchange carry raw messages, to spare payloads a copy.
 
     The others are read here, too: gRPC would fill the log with what was no message.
-    What is refused is counted, by kind.
+    `refuse`: see statuses.refusing.
     """
-    refuse = partial(refusing, errors=errors)
 
     def unary(
         method: Callable[..., Any], request: type[Message], response: type[Message]

@@ -68,6 +68,12 @@ class Settings(BaseSettings):
     that gRPC clients accept unless told otherwise."""
     kernel_threads: int = Field(-1, ge=-1, le=1024)
     """Threads for sums; 0: the event loop adds by itself; -1: cores to spare, at most 8."""
+    max_jobs: int = Field(64, ge=1)
+    """Generations at a time; a job has one, or two if it has urgent tensors."""
+    max_calls: int = Field(1024, ge=16)
+    """Calls that one host may have open here, or all that use the Unix socket."""
+    max_memory: int = Field(0, ge=0)
+    """Bytes of shared memory for all jobs' arenas together; 0: what there is."""
     workers: int = Field(1, ge=1, le=64)
     """Processes among which tensors and links are spread, for networks faster than one core.
     Each further one listens one port on; on all nodes of a job as many are used as the node

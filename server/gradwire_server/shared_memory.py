@@ -19,34 +19,38 @@ from typing import TYPE_CHECKING
 from gradwire_proto.arena import NONCE_BYTES, Layout, pack_header
 from gradwire_proto.control import Control
 from gradwire_server.errors import StartError
+from gradwire_server.memory_folder import PREFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gradwire_server.local import Place
+    from gradwire_server.memory_folder import MemoryFolder
 
-PREFIX = "gradwire-"
 FEWEST_SLOTS = 2
 ORPHAN_AGE_SECONDS = 10.0
 """Younger files may be between their creation and their lock, or a socket's first listening."""
 
 
+_ENLARGE = "enlarge it (docker: --shm-size), choose another folder with GRADWIRE_SHM_DIR"
+
+
 class Arena:
     """The memory of one generation on one node: a file that its ranks map."""
 
-    def __init__(self, layout: Layout, ranks: tuple[int, ...], folder: Path) -> None:
+    def __init__(self, layout: Layout, ranks: tuple[int, ...], folder: MemoryFolder) -> None:
         self.layout = layout
         self.nonce = secrets.token_bytes(NONCE_BYTES)
-        self.path = folder / f"{PREFIX}{secrets.token_hex(8)}"
+        self.path = folder.path / f"{PREFIX}{secrets.token_hex(8)}"
         self._ranks = {rank: index for index, rank in enumerate(ranks)}
         self._file = -1
-        memory = self._create()
+        memory = self._create(folder)
         self._view = memoryview(memory)
         self.control = Control(memory, layout)
         self.control.initialise()
 
-    def _create(self) -> mmap.mmap:
-        self._file = reserve(self.path, self.layout.size)
+    def _create(self, folder: MemoryFolder) -> mmap.mmap:
+        self._file = folder.reserve(self.path, self.layout.size)
         try:
             os.pwrite(self._file, pack_header(self.layout, self.nonce), 0)
             return mmap.mmap(
@@ -96,7 +100,7 @@ class _Slot:
         return self._memory[self._chunk_bytes :][:size]
 
 
-def create(ranks: tuple[int, ...], slots: int, chunk_bytes: int, folder: Path) -> Arena:
+def create(ranks: tuple[int, ...], slots: int, chunk_bytes: int, folder: MemoryFolder) -> Arena:
     """A shared arena, with fewer slots where memory is short.
 
     Raises StartError with figures where not even the fewest fit.
@@ -110,12 +114,13 @@ def create(ranks: tuple[int, ...], slots: int, chunk_bytes: int, folder: Path) -
             if slots > FEWEST_SLOTS:
                 slots = max(FEWEST_SLOTS, slots // 2)
                 continue
+            remedy = folder.limit(layout.size) or _ENLARGE
             raise StartError(
-                f"no shared memory for {len(ranks)} ranks: {layout.size >> 20} MiB in {folder}"
+                f"no shared memory for {len(ranks)} ranks: {layout.size >> 20} MiB in"
+                f" {folder.path}"
                 f" ({slots} slots of {layout.slot_bytes} bytes; {asked} were asked for),"
-                f" {room(folder) >> 20} MiB are free ({error.strerror}). Enlarge it (docker:"
-                " --shm-size), choose another folder with GRADWIRE_SHM_DIR, or set"
-                " GRADWIRE_SHM=off for the ranks"
+                f" {folder.room >> 20} MiB are to be had ({error.strerror}):"
+                f" {remedy}, or set GRADWIRE_SHM=off for the ranks"
             ) from error
 
 
@@ -202,30 +207,3 @@ def _is_unlocked(path: Path) -> bool:
     finally:
         os.close(file)
     return True
-
-
-def reserve(path: Path, size: int) -> int:
-    """A new file of this size, locked for as long as the returned descriptor, or one that was
-    made of it, is open. Raises OSError, and leaves no file, where there is no room for it.
-    """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        # Whatever the umask: ranks may run as another user of the daemon's group.
-        os.fchmod(file, 0o660)
-        # Reserved now: a write to a page that can't be had later would be a bus error.
-        os.posix_fallocate(file, 0, size)
-    except OSError:
-        os.close(file)
-        path.unlink(missing_ok=True)
-        raise
-    return file
-
-
-def room(folder: Path) -> int:
-    """Bytes that are free there; 0 where there is no such folder."""
-    try:
-        usage = os.statvfs(folder)
-    except OSError:
-        return 0
-    return usage.f_bavail * usage.f_frsize

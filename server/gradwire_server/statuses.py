@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from gradwire_server.errors import (
     GradwireServerError,
+    LimitError,
     LostError,
     ProtocolError,
     ReductionError,
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from prometheus_client import Counter
 
+    from gradwire_server.crowd import Crowd
+
 _STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
+    (LimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
     (StartError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -46,8 +50,9 @@ def reading(kind: type[Message], method: Method) -> Method:
     return call
 
 
-def refusing(method: Method, errors: Counter) -> Method:
-    """Our errors as gRPC's statuses; refusals are counted, by kind.
+def refusing(method: Method, errors: Counter, crowd: Crowd) -> Method:
+    """Our errors as gRPC's statuses; refusals are counted, by kind. Nor does one of the crowd
+    get more calls than it may have open.
 
     gRPC remembers the last call, its error and thereby its frames until the next call comes:
     so it is told outside of them, or they would keep a job's memory and connections.
@@ -55,13 +60,14 @@ def refusing(method: Method, errors: Counter) -> Method:
 
     async def call(request: Any, context: Context) -> Any:  # noqa: ANN401
         try:
-            return await method(request, context)
+            with crowd.joined(context.peer()):
+                return await method(request, context)
         except GradwireServerError as error:
             code = next(code for kind, code in _STATUS if isinstance(error, kind))
             text = str(error)
             if isinstance(error, RefusedError):
                 # The others are counted where they end something.
-                errors.labels(kind="RefusedError").inc()
+                errors.labels(kind=type(error).__name__).inc()
         await context.abort(code, text)
         raise AssertionError("abort raises")
 

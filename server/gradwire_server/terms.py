@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gradwire_server.memory_folder import MemoryFolder
 from gradwire_server.transport.stripes import AUTO
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ class Terms:
     """None: chosen for each chunk."""
     connections: int = AUTO
     """To each other node; as this node wants it where it dials."""
-    folder: Path = Path("/dev/shm")  # noqa: S108 - the place for shared memory
-    """Where shared memory is made."""
+    folder: MemoryFolder = field(default_factory=MemoryFolder)
     urgent: bool = False
     """Goes before other generations on the way to the same nodes."""
     resume_seconds: float = 0.0

@@ -15,6 +15,7 @@ from gradwire._shared_memory import Arena
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_server import shared_memory
 from gradwire_server.chain import Chain as DaemonsSide
+from gradwire_server.memory_folder import MemoryFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +47,8 @@ class Node:
     """All ranks of a node, in this process, over one arena."""
 
     def __init__(self, folder: Path, ranks: int, *, alone: bool = True) -> None:
-        self.arena = shared_memory.create(tuple(range(ranks)), SLOTS, CHUNK_BYTES, folder)
+        numbers, where = tuple(range(ranks)), MemoryFolder(folder)
+        self.arena = shared_memory.create(numbers, SLOTS, CHUNK_BYTES, where)
         self.daemon = DaemonsSide(self.arena, tuple(range(ranks)), alone=alone)
         self.bells = [Bell() for _ in range(ranks)]
         self.chains = []

@@ -14,6 +14,7 @@ from gradwire_proto.residuals import ITEMSIZE
 from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.errors import ReductionError
 from gradwire_server.feedback import BRIEF_USES, LONG_UNUSED, Feedback, Kept
+from gradwire_server.memory_folder import MemoryFolder
 from gradwire_server.round import Coding
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ ELEMENTS = 250
 
 @pytest.fixture
 def feedback(tmp_path: Path) -> Feedback:
-    return Feedback(tmp_path, STEP * ITEMSIZE)
+    return Feedback(MemoryFolder(tmp_path), STEP * ITEMSIZE)
 
 
 def coded(identity: int = 7, *, kept: bool = True, revoked: bool = False) -> Coding:
@@ -208,7 +209,7 @@ def test_each_takes_one_descriptor_which_goes_with_it(feedback: Feedback) -> Non
 def test_where_shared_memory_is_short_it_is_kept_all_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    feedback = Feedback(tmp_path / "missing", STEP * ITEMSIZE)
+    feedback = Feedback(MemoryFolder(tmp_path / "missing"), STEP * ITEMSIZE)
     reduce(feedback, 3.0)
     assert owed(feedback) == [3.0] * ELEMENTS
     assert "no shared memory in" in caplog.text
@@ -218,7 +219,7 @@ def test_where_shared_memory_is_short_it_is_kept_all_the_same(
 def test_what_no_memory_has_room_for_fails_its_round_and_takes_none(
     tmp_path: Path,
 ) -> None:
-    feedback = Feedback(tmp_path, 4 << 20)
+    feedback = Feedback(MemoryFolder(tmp_path), 4 << 20)
     with pytest.raises(ReductionError, match=r"no memory for what .* loses .* feedback=off"):
         lend(feedback, elements=1 << 45)
     assert list(tmp_path.iterdir()) == []
@@ -294,7 +295,7 @@ def test_a_round_called_off_while_its_file_is_made_leaves_none(tmp_path: Path) -
     """Whoever resumes would go on with the empty one."""
 
     async def main() -> None:
-        feedback = Feedback(tmp_path, STEP * ITEMSIZE)
+        feedback = Feedback(MemoryFolder(tmp_path), STEP * ITEMSIZE)
         lending = asyncio.create_task(feedback.lend(coded(), 1 << 20, 0))
         # It is in a thread by then.
         await asyncio.sleep(0)

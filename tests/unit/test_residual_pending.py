@@ -12,6 +12,7 @@ from gradwire_proto.progress import Muster, Position
 from gradwire_proto.residuals import ITEMSIZE
 from gradwire_proto.v1 import aggregator_pb2, tensor_pb2
 from gradwire_server.feedback import Feedback
+from gradwire_server.memory_folder import MemoryFolder
 from gradwire_server.round import Coding
 from gradwire_server.shared_memory import keeper
 
@@ -28,7 +29,7 @@ NAME = "gradwire-job"
 
 
 def made(folder: Path) -> Feedback:
-    return Feedback(folder, STEP * ITEMSIZE, name=NAME)
+    return Feedback(MemoryFolder(folder), STEP * ITEMSIZE, name=NAME)
 
 
 def lend(feedback: Feedback, chunk: int, sequence: int, *, revoked: bool = False) -> Loan:
@@ -228,7 +229,7 @@ def test_a_round_that_waited_for_one_of_the_earlier_attempt_is_not_waited_for(
 def test_only_files_of_this_job_are_adopted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = Feedback(tmp_path, STEP * ITEMSIZE, name="gradwire-another")
+    other = Feedback(MemoryFolder(tmp_path), STEP * ITEMSIZE, name="gradwire-another")
     bring(other, 0, 9.0)
     feedback = made(tmp_path)
     bring(feedback, 0, 1.0)
