@@ -41,6 +41,20 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), number
 
 
+def split_range(address: str) -> tuple[str, range]:
+    """Host, without brackets, and ports of HOST:PORT or HOST:LOW-HIGH. Raises ValueError."""
+    start, dash, last = address.rpartition("-")
+    if not dash or not last.isascii() or not last.isdigit() or ":" not in start:
+        host, port = split_address(address)
+        return host, range(port, port + 1)
+    host, low = split_address(start)
+    if not 0 < low < int(last) <= HIGHEST_PORT:
+        raise ValueError(
+            f"expected ports LOW-HIGH, of 1 to {HIGHEST_PORT}, LOW below HIGH, got {address!r}"
+        )
+    return host, range(low, int(last) + 1)
+
+
 def split_list(addresses: str) -> list[str]:
     """The addresses of a list with commas. Raises ValueError where one is empty."""
     each = [address.strip() for address in addresses.split(",")]
