@@ -86,7 +86,7 @@ class Engine:
         self.feedback = feedback or Feedback(terms.folder, terms.chunk_bytes, metrics)
         self.geometry = terms.geometry(group.picture)
         self._workplace = Workplace(
-            group, terms.schedule, kernels, self.feedback, self.meters, weights
+            group, terms.schedule, kernels, self._standing, self.feedback, self.meters, weights
         )
         self._transport: Transport | None = None
         self._rounds: Rounds[Arrived] = Rounds(group.local_ranks)

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
     from gradwire_server.local import Local
     from gradwire_server.meters import Meters
     from gradwire_server.round import Coding, Extent, Round
+    from gradwire_server.transport.precedence import Standing
 
 P = ParamSpec("P")
+
+BRIEF_BYTES = 64 * 1024
+"""Sums of no more need no turn: they are over before another would have been called."""
 
 Arrived: TypeAlias = tuple[int, Part]
 """What another node sent, and which."""
@@ -42,6 +46,7 @@ class Workplace:
     group: Group
     schedule: peer_pb2.Schedule | None
     kernels: Kernels
+    standing: Standing
     feedback: Feedback
     meters: Meters
     weights: tuple[Fraction, ...] = ()
@@ -183,6 +188,8 @@ class Execution:
             work(*args, **kw)
             times.append(time.monotonic_ns())
 
+        if size > BRIEF_BYTES:
+            await self._workplace.standing.work()
         await self._workplace.kernels.run(size, timed)
         # Not the time until a thread had begun, or this task goes on.
         self.watch.lap(stage, *times)

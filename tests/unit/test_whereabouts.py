@@ -6,10 +6,10 @@ import socket
 from types import SimpleNamespace
 from typing import Any, Self
 
+import psutil
 import pytest
 
 from gradwire_proto.addresses import split_range
-from gradwire_server import whereabouts
 from gradwire_server.whereabouts import Doorstep, advertised, find_doorsteps, own_address
 
 
@@ -28,7 +28,7 @@ def _two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
         ],
         "down0": [],
     }
-    monkeypatch.setattr(whereabouts.psutil, "net_if_addrs", lambda: there)
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: there)
 
 
 @pytest.mark.case("E09")
@@ -98,7 +98,7 @@ class Probe:
 def test_a_host_without_ipv4_is_told_of_by_its_other_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(whereabouts.socket, "socket", Probe)
+    monkeypatch.setattr(socket, "socket", Probe)
     assert own_address() == "fd00::7"
     assert advertised("", [("0.0.0.0", 5)]) == ["[fd00::7]:5"]  # noqa: S104
     monkeypatch.setattr(Probe, "family", -1)

@@ -1,9 +1,11 @@
-"""Who goes first on a daemon's links: what is urgent, with a little left for the rest."""
+"""Who goes first in a daemon: what is urgent, with a little left for the rest, by turns."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Protocol
+
+from gradwire_server.transport.turns import Turns
 
 PATIENCE_SECONDS = 0.25
 """However much is urgent, a lane's next frame, of 2 MiB at most, goes after this time: the rest
@@ -33,6 +35,10 @@ class Standing(Protocol):
         """Return when a frame with a payload may go."""
         ...
 
+    async def work(self) -> None:
+        """Return when sums of a chunk may be made on the event loop."""
+        ...
+
 
 class Precedence:
     """One for all generations of a daemon.
@@ -42,6 +48,8 @@ class Precedence:
     """
 
     def __init__(self) -> None:
+        self.turns = Turns()
+        """Of those that are not urgent."""
         self._rounds = 0
         self._moved = 0.0
         self._waiting: set[asyncio.Future[None]] = set()
@@ -104,6 +112,9 @@ class _Urgent:
     async def turn(self) -> None:
         """See Standing."""
 
+    async def work(self) -> None:
+        """See Standing."""
+
 
 class _Ordinary:
     """See Standing."""
@@ -113,9 +124,11 @@ class _Ordinary:
 
     def begin(self) -> None:
         """See Standing."""
+        self._precedence.turns.begin(self)
 
     def end(self) -> None:
         """See Standing."""
+        self._precedence.turns.end(self)
 
     def moved(self) -> None:
         """See Standing."""
@@ -123,6 +136,11 @@ class _Ordinary:
     async def turn(self) -> None:
         """See Standing."""
         await self._precedence.clear()
+        await self.work()
+
+    async def work(self) -> None:
+        """See Standing."""
+        await self._precedence.turns.take(self)
 
 
 ALONE: Standing = _Ordinary(Precedence())
