@@ -41,9 +41,9 @@ def serving(
     ask: web.Ask | None = None,
     names: str = "",
 ) -> Iterator[str]:
-    """Serve the page; gives the real address, or nothing where it is off. `names`: see Hosts.
+    """Serve the page; gives the real address, or nothing where it is off.
 
-    Of the status there is only this process's: each worker has a page of its own.
+    `names`: see Hosts.
     """
     if not listen:
         yield ""

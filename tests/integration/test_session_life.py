@@ -81,6 +81,28 @@ def test_leaving_the_context_closes_the_session_even_with_an_error(alone: Connec
         session.all_reduce(torch.ones(1))
 
 
+def test_a_rank_that_has_left_is_said_to_have_left(in_threads: InThreads) -> None:
+    left, seen = threading.Event(), threading.Event()
+
+    def work(session: Session) -> dict[int, tuple[bool, bool]]:
+        session.all_reduce(torch.ones(1)).wait()
+        if session.rank == 1:
+            session.close()
+            left.set()
+            return {}
+        assert left.wait(10)
+        if session.rank == 0:
+            found = query.status(session.daemon).jobs
+            job = next(each for each in found if each.generation == session.generation)
+            seen.set()
+            return {rank.rank: (rank.joined, rank.left) for rank in job.ranks}
+        assert seen.wait(10)
+        return {}
+
+    ranks, *_ = in_threads((2, 1), work)
+    assert ranks == {0: (True, False), 1: (False, True)}
+
+
 # What is chained to a result has a thread of its own, and is in torch when the script ends.
 ENDING = """
 import sys, threading, time
