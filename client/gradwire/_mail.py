@@ -11,7 +11,8 @@ from gradwire._errors import AggregationError, LostError
 from gradwire._inbox import Inbox
 from gradwire._letters import Ended, Receiving, Sending
 from gradwire._outbox import Outbox
-from gradwire._result import Result, join_all
+from gradwire._result import Result
+from gradwire._threads import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,7 +83,7 @@ class Mail:
         self._look = 0.0
         self._hurry = threading.Event()
         self._reader = self._new_reader()
-        self._clock = threading.Thread(target=self._watch, name="gradwire-late", daemon=True)
+        self._clock = OwnThread(target=self._watch, name="gradwire-late")
 
     def attend(self, broken: Callable[[AggregationError], None]) -> None:
         """Call this, which calls `end`, where the line breaks."""
@@ -146,12 +147,7 @@ class Mail:
         self._inbox = Inbox(self._rank, self._world_size)
 
     def _new_reader(self) -> threading.Thread:
-        return threading.Thread(target=self._read, name="gradwire-mail", daemon=True)
-
-    def join(self, seconds: float) -> None:
-        """After `end`: wait for the threads, for so long at most."""
-        if self._line is not None:
-            join_all((self._reader, self._clock), seconds)
+        return OwnThread(target=self._read, name="gradwire-mail")
 
     def _submit(
         self,

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from gradwire._collective import Collective, SessionStats
 from gradwire._errors import AggregationError, LostError
 from gradwire._failure import error_of
-from gradwire._result import Result, join_all, resolvers
+from gradwire._result import Result
+from gradwire._threads import OwnThread
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -87,12 +88,8 @@ class Pipeline:
         self._resting = False
         """Nobody works: the seat is being taken again."""
         self._called = threading.Event()
-        self._threads = [
-            threading.Thread(target=work, name=f"gradwire-{name}", daemon=True)
-            for name, work in (("mover", self._move), ("listener", self._listen))
-        ]
-        for thread in self._threads:
-            thread.start()
+        for name, work in (("mover", self._move), ("listener", self._listen)):
+            OwnThread(target=work, name=f"gradwire-{name}").start()
 
     @property
     def stats(self) -> SessionStats:
@@ -193,14 +190,6 @@ class Pipeline:
         finally:
             if mine:
                 self._working.release()
-
-    def join(self, seconds: float) -> None:
-        """After `end`: wait for the threads, for so long at most.
-
-        One that is in native code while the interpreter ends would take the process down.
-        """
-        if os.getpid() == self._process:
-            join_all([*self._threads, *resolvers], seconds)
 
     # -- the work
 

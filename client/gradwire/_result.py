@@ -6,28 +6,17 @@ import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakSet
 
 import torch
 
 from gradwire._profiling import span
+from gradwire._threads import OwnThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 
 T = TypeVar("T")
-
-resolvers: WeakSet[threading.Thread] = WeakSet()
-"""Threads that run what is chained to results."""
-
-
-def join_all(threads: Iterable[threading.Thread], seconds: float) -> None:
-    """Wait for these threads to end, all together for so long at most."""
-    deadline = time.monotonic() + seconds
-    for thread in threads:
-        if thread is not threading.current_thread():
-            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class Result(torch.futures.Future[T]):
@@ -106,12 +95,11 @@ class Result(torch.futures.Future[T]):
         if not chained:
             self._tell()
             return
-        resolver = threading.Thread(
-            target=self._set_and_tell, args=(outcome,), name="gradwire-resolver", daemon=True
+        resolver = OwnThread(
+            target=self._set_and_tell, args=(outcome,), name="gradwire-resolver"
         )
         try:
             resolver.start()
-            resolvers.add(resolver)
         except RuntimeError:
             # The interpreter is ending and makes no more threads.
             self._set_and_tell(outcome)

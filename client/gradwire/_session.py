@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EXIT_SECONDS = 2.0
-"""How long the end of the process waits for this session's threads."""
-
 
 class Session:
     """A rank's seat in a job; gradwire.connect makes it. Methods may be called from any thread.
@@ -54,7 +51,7 @@ class Session:
         self._before_steps: RemovableHandle | None = None
         if guard.skips:
             self._before_steps = register_optimizer_step_pre_hook(guard.steps.before_step)
-        atexit.register(self._exit)
+        atexit.register(self.close)
 
     @property
     def rank(self) -> int:
@@ -335,15 +332,11 @@ class Session:
 
     def close(self) -> None:
         """Leave the job; what is not complete fails on this rank. May be repeated."""
-        atexit.unregister(self._exit)
+        atexit.unregister(self.close)
         handle, self._before_steps = self._before_steps, None
         if handle is not None:
             handle.remove()
         self._ways.end(LostError("this session was closed"))
-
-    def _exit(self) -> None:
-        self.close()
-        self._ways.join_threads(EXIT_SECONDS)
 
     def _weigh(self, tensor: torch.Tensor, op: str, weight: float | None) -> float:
         if weight is not None:

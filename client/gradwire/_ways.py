@@ -142,13 +142,6 @@ class Ways:
         for way in self._all():
             way.pipeline.end(error, way.leave)
 
-    def join_threads(self, seconds: float) -> None:
-        """See Pipeline.join; for so long at most, all together."""
-        share = seconds / max(1, len(self._all()))
-        for way in self._all():
-            way.pipeline.join(share)
-            way.mail.join(share)
-
     def _open(self, *, urgent: bool) -> list[Way]:
         with self._joining:
             if urgent in self._ways:

@@ -68,6 +68,10 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
     metrics_listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Metrics page; empty for none.")
     ] = None,
+    metrics_hosts: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Names by which the page may be asked for."),
+    ] = None,
     insecure: Annotated[
         bool | None,
         typer.Option("--insecure", help="Serve other hosts without authentication."),
@@ -127,6 +131,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         "bandwidth": bandwidth,
         "socket": socket,
         "metrics_listen": metrics_listen,
+        "metrics_hosts": metrics_hosts,
         "insecure": insecure,
         "shm_dir": shm_dir,
         "slots": slots,

@@ -141,7 +141,9 @@ def _rank(rank: pb.RankStatus) -> Iterator[Text]:
     yield Text(printable(rank.host))
     yield Text(str(rank.pid))
     straggles = rank.straggling >= STRAGGLES
-    if not rank.joined:
+    if rank.left:
+        yield Text("left")
+    elif not rank.joined:
         yield Text("missing", style="red")
     else:
         yield Text("holds others up", style="yellow") if straggles else Text("joined")

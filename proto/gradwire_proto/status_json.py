@@ -81,6 +81,7 @@ def _rank(rank: pb.RankStatus) -> dict[str, object]:
         "host": rank.host,
         "pid": rank.pid,
         "joined": rank.joined,
+        "left": rank.left,
         "path": rank.path,
         "sequences": rank.sequences,
         "straggling": rank.straggling,

@@ -148,7 +148,9 @@ async def _running(
             asyncio.get_running_loop(), partial(aggregator.status, pb.StatusRequest())
         )
         identity.metrics = stack.enter_context(
-            metrics_page.serving(settings.metrics_listen, metrics, pages, ask)
+            metrics_page.serving(
+                *(settings.metrics_listen, metrics, pages, ask, settings.metrics_hosts)
+            )
         )
         doorbell.open()
         stack.callback(doorbell.close)

@@ -103,6 +103,11 @@ class Group:
         return dict(self._members)
 
     @property
+    def departed(self) -> set[int]:
+        """Ranks, local or not, that have left in good order."""
+        return set(self._departed)
+
+    @property
     def absent(self) -> list[int]:
         """Local ranks that have not joined yet."""
         return [

@@ -46,6 +46,7 @@ def job_status(job: Job) -> pb.JobStatus:
 def _add_ranks(status: pb.JobStatus, job: Job) -> None:
     group, engine = job.group, job.engine
     straggling, paces = engine.straggling.scores(), engine.accounts.paces()
+    departed = group.departed
     for rank in group.local_ranks:
         member, lately = group.members.get(rank), engine.accounts.lately(rank)
         status.ranks.add(
@@ -53,6 +54,7 @@ def _add_ranks(status: pb.JobStatus, job: Job) -> None:
             host=member.host if member else "",
             pid=member.pid if member else 0,
             joined=member is not None,
+            left=rank in departed,
             path=job.path(rank),
             sequences=engine.headway.sequences(rank),
             straggling=straggling[rank],

@@ -7,21 +7,21 @@ import http
 import http.client
 import logging
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import (
     CollectorRegistry,
     Metric,
-    generate_latest,
     make_wsgi_app,
-    start_http_server,
 )
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from gradwire_proto.addresses import join_address, split_address
 from gradwire_server import web
 from gradwire_server.errors import StartError
+from gradwire_server.hosts import Hosts
+from gradwire_server.visitors import receiving
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,17 +32,18 @@ log = logging.getLogger(__name__)
 
 FETCH_SECONDS = 2.0
 
-SILENCE_SECONDS = 10.0
-"""How long a visitor may take from one line of its request to the next: it has a thread."""
-
 
 @contextlib.contextmanager
 def serving(
-    listen: str, metrics: Metrics, workers: list[str], ask: web.Ask | None = None
+    listen: str,
+    metrics: Metrics,
+    workers: list[str],
+    ask: web.Ask | None = None,
+    names: str = "",
 ) -> Iterator[str]:
     """Serve the page; gives the real address, or nothing where it is off.
 
-    Of the status there is only this process's: each worker has a page of its own.
+    `names`: see Hosts.
     """
     if not listen:
         yield ""
@@ -52,43 +53,16 @@ def serving(
         registry = CollectorRegistry()
         registry.register(_Together(metrics.registry, workers))
     host, port = split_address(listen)
-    try:
-        server, thread = start_http_server(port, host, registry=registry)
-    except OSError as error:
-        raise StartError(
-            f"can't serve metrics on {listen}: {error.strerror}. --metrics-listen HOST:0 takes"
-            " any free port, --metrics-listen '' switches the page off"
-        ) from error
-    server.RequestHandlerClass = _Visit
-    server.set_app(web.application(make_wsgi_app(registry), ask))
-    try:
-        yield join_address(host, server.server_port)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-class _Visit(WSGIRequestHandler):
-    """One connection. What goes wrong with it is no news."""
-
-    @property
-    def timeout(self) -> float:  # type: ignore[override]  # read, once, by setup
-        """See SILENCE_SECONDS."""
-        return SILENCE_SECONDS
-
-    def handle(self) -> None:
-        """Answer, unless the visitor goes away or says nothing."""
-        with contextlib.suppress(OSError):
-            super().handle()
-
-    def finish(self) -> None:
-        """Say what is left to say, to whoever is still there."""
-        with contextlib.suppress(OSError):
-            super().finish()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing: Prometheus comes every few seconds."""
+    application = web.application(make_wsgi_app(registry), ask, Hosts(host, names).welcome)
+    with contextlib.ExitStack() as stack:
+        try:
+            bound = stack.enter_context(receiving(host, port, application))
+        except OSError as error:
+            raise StartError(
+                f"can't serve metrics on {listen}: {error.strerror}. --metrics-listen HOST:0"
+                " takes any free port, --metrics-listen '' switches the page off"
+            ) from error
+        yield join_address(host, bound)
 
 
 class _Together(Collector):
@@ -105,29 +79,33 @@ class _Together(Collector):
     def collect(self) -> Iterable[Metric]:
         """One family for all processes; one that does not answer is left out, with a word."""
         families: dict[str, Metric] = {}
-        texts = [generate_latest(self._own).decode(), *map(_fetch, self._workers)]
-        for number, text in enumerate(texts):
-            for family in text_string_to_metric_families(text):
+        pages = [self._own.collect(), *map(_fetch, self._workers)]
+        for number, page in enumerate(pages):
+            for family in page:
                 whole = families.setdefault(
                     family.name, Metric(family.name, family.documentation, family.type)
                 )
-                for sample in family.samples:
-                    labels = {**sample.labels, "worker": str(number)}
-                    whole.add_sample(sample.name, labels, sample.value)
+                worker = str(number)
+                whole.samples += [
+                    sample._replace(labels={**sample.labels, "worker": worker})
+                    for sample in family.samples
+                ]
         return families.values()
 
 
-def _fetch(address: str) -> str:
-    """A worker's page, or nothing."""
+def _fetch(address: str) -> list[Metric]:
+    """What is on a worker's page, or nothing. In OpenMetrics' text, which has the examples."""
     try:
         connection = http.client.HTTPConnection(*split_address(address), timeout=FETCH_SECONDS)
         with contextlib.closing(connection):
-            connection.request("GET", "/metrics")
+            connection.request("GET", "/metrics", headers={"Accept": CONTENT_TYPE_LATEST})
             answer = connection.getresponse()
             if answer.status == http.HTTPStatus.OK:
-                return answer.read().decode()
+                text = answer.read().decode()
+                read = text_string_to_metric_families
+                return list(read(text))  # type: ignore[no-untyped-call]  # it has no hints
             trouble = f"it answers {answer.status}"
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         trouble = repr(error)
     log.warning("no metrics from the worker at %s: %s", address, trouble)
-    return ""
+    return []

@@ -16,14 +16,14 @@ from google.protobuf.message import DecodeError, Message
 from gradwire_proto import PROTOCOL, wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
-from gradwire_server import obituary
+from gradwire_server import obituary, together
 from gradwire_server.errors import (
     BehindError,
     LostError,
     ProtocolError,
     RefusedError,
 )
-from gradwire_server.events import Events
+from gradwire_server.events import MOST_EVENTS, Events
 from gradwire_server.group import Member, Node, Picture
 from gradwire_server.job_status import job_status
 from gradwire_server.round import Key
@@ -260,7 +260,7 @@ class Aggregator:
     async def status(
         self, _: pb.StatusRequest, context: Context | None = None
     ) -> pb.StatusResponse:
-        """What the daemon is doing."""
+        """What the daemon is doing, with all of its workers."""
         response = pb.StatusResponse(
             version=self._identity.version,
             node_id=self._identity.node_id,
@@ -270,6 +270,8 @@ class Aggregator:
             jobs=[job_status(job) for job in self._jobs.all],
             events=self._identity.events.latest(),
         )
+        workers = await together.ask(each.socket for each in self._identity.workers)
+        together.add(response, workers, MOST_EVENTS)
         response.uptime.FromMilliseconds(
             int(1000 * (time.monotonic() - self._identity.started))
         )

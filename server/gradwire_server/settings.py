@@ -57,6 +57,9 @@ class Settings(BaseSettings):
     """Unix socket for the ranks."""
     metrics_listen: str = "127.0.0.1:9470"
     """HOST:PORT of the metrics page; empty: none."""
+    metrics_hosts: str = ""
+    """Names by which the page may be asked for, with commas, beside those of loopback. Where it
+    listens beyond loopback: any, unless some are given, and then IP addresses, too."""
     insecure: bool = False
     """Listen on other than loopback addresses though nobody is authenticated."""
     shm_dir: Path = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
@@ -115,6 +118,14 @@ class Settings(BaseSettings):
                 split_address(each)
         elif value:
             split_address(value)
+        return value
+
+    @field_validator("metrics_hosts")
+    @classmethod
+    def _are_names(cls, value: str) -> str:
+        for each in split_list(value) if value else ():
+            if not re.fullmatch(r"[\w.-]+", each):
+                raise ValueError(f"expected names of hosts without ports, got {each!r}")
         return value
 
     @field_validator("advertise")

@@ -61,8 +61,19 @@ def asking(
     return ask
 
 
-def application(metrics: WSGIApplication, ask: Ask | None = None) -> WSGIApplication:
-    """`/metrics`, and with somebody to ask `/status.json` and `/`, the page that shows it."""
+def _anybody(_: str | None) -> bool:
+    return True
+
+
+def application(
+    metrics: WSGIApplication,
+    ask: Ask | None = None,
+    welcome: Callable[[str | None], bool] = _anybody,
+) -> WSGIApplication:
+    """`/metrics`, and with somebody to ask `/status.json` and `/`, the page that shows it.
+
+    `welcome` is asked whether the Host header, if any, is a name of ours.
+    """
     answers: dict[str, Callable[[WSGIEnvironment], _Answer]] = {
         "/metrics": lambda environ: _listen(metrics, environ)
     }
@@ -73,7 +84,9 @@ def application(metrics: WSGIApplication, ask: Ask | None = None) -> WSGIApplica
     def serve(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]
         answer = answers.get(environ["PATH_INFO"] or "/")
-        if method not in METHODS:
+        if not welcome(environ.get("HTTP_HOST")):
+            said = _words(HTTPStatus.MISDIRECTED_REQUEST)
+        elif method not in METHODS:
             said = _words(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", ", ".join(METHODS)))
         elif answer is None:
             said = _words(HTTPStatus.NOT_FOUND)

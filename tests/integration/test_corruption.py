@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.request import ProxyHandler, build_opener
 
@@ -47,6 +47,7 @@ class Proxy:
         self._door = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._door.getsockname()[1]
         self._lock = threading.Lock()
+        self._lines: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -61,6 +62,7 @@ class Proxy:
                 # The node behind has ended: so does who came.
                 here.close()
                 continue
+            self._lines += [here, there]
             for way in ((here, there, HTTP2_PREFACE_BYTES), (there, here, 0)):
                 threading.Thread(target=self._pass, args=way, daemon=True).start()
 
@@ -79,6 +81,13 @@ class Proxy:
             place = self.damage(size) if self.damage is not None else None
             self.damaged += place is not None
             return place
+
+    def reset(self) -> None:
+        """Break all connections that there are."""
+        lines, self._lines = self._lines, []
+        for line in lines:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._door.close()
@@ -188,3 +197,21 @@ def test_a_way_on_which_all_is_damaged_is_an_error_and_no_other_sum(
         texts = threads_over(addresses)((1, 1), work)
     assert all("the daemon of node" in text for text in texts)
     assert any("data was damaged on the way from it" in text for text in texts)
+
+
+def test_links_that_are_opened_again_are_counted(threads_over: ThreadsOver) -> None:
+    proxy = Proxy()
+
+    def work(session: Session) -> tuple[float, float]:
+        session.all_reduce(torch.ones(1)).wait()
+        before = count(addresses, "gradwire_link_reopened")
+        session.all_reduce(torch.ones(1)).wait()
+        if session.rank == 0:
+            proxy.reset()
+        assert session.all_reduce(torch.ones(9), "sum").wait().tolist() == [2.0] * 9
+        return before, count(addresses, "gradwire_link_reopened")
+
+    with closing(proxy), far_apart(proxy) as addresses:
+        for before, after in threads_over(addresses)((1, 1), work):
+            assert before == 0
+            assert after >= 1

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,8 +82,20 @@ def join(address: str) -> pb.JoinResponse:
 
 @pytest.fixture(scope="module")
 def first() -> Iterator[Cluster]:
-    with cluster(1, {"GRADWIRE_METRICS_LISTEN": "127.0.0.1:0"}) as nodes:
+    page = {"GRADWIRE_METRICS_LISTEN": "127.0.0.1:0", "GRADWIRE_METRICS_HOSTS": "a.example"}
+    with cluster(1, page) as nodes:
         yield nodes
+
+
+def test_the_page_has_the_names_that_its_operator_gave_it(first: Cluster) -> None:
+    host, port = query.status(first.addresses[0]).metrics.split(":")
+    answers = {}
+    for name in ("a.example", "b.example"):
+        line = HTTPConnection(host, int(port), timeout=10)
+        with closing(line):
+            line.request("GET", "/status.json", headers={"Host": name})
+            answers[name] = line.getresponse().status
+    assert answers == {"a.example": 200, "b.example": 421}
 
 
 @pytest.mark.case("E15")

@@ -351,6 +351,15 @@ def test_who_hears_the_page_is_told_what_the_pictures_show(browser: Browser) -> 
         assert bar.count("11 %") == len(STAGES)
 
 
+def test_a_rank_that_has_left_is_not_missing(browser: Browser) -> None:
+    answer = large()
+    answer.jobs[0].ranks[2].left = True
+    with shown(answer) as address, visiting(browser, address) as page:
+        cell = page.locator("[data-rank='2'] [data-column='state']")
+        expect(cell).to_have_text("left")
+        assert "missing" not in page.locator(".job").inner_text()
+
+
 def test_what_is_wrong_is_said_in_words(browser: Browser) -> None:
     with shown(large()) as address, visiting(browser, address) as page:
         said = page.locator(".troubles").inner_text()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
+from urllib.request import ProxyHandler, build_opener
 
 import pytest
 import torch
@@ -166,6 +168,15 @@ def seats_of(daemons: Mortal) -> list[str]:
     return [here, here, there]
 
 
+def resumes(address: str) -> float:
+    """How many the daemon has counted since it began."""
+    page = f"http://{query.status(address).metrics}/metrics"
+    with build_opener(ProxyHandler({})).open(page) as answer:
+        text = answer.read().decode()
+    (found,) = re.findall(r"^gradwire_resumes_total (\S+)$", text, re.MULTILINE)
+    return float(found)
+
+
 @pytest.mark.case("R08")
 @pytest.mark.parametrize("settings", [{}, {"wire": "int8"}], ids=["exact", "int8"])
 def test_ranks_end_with_the_same_bits_though_daemons_are_killed(
@@ -197,6 +208,7 @@ def test_ranks_that_share_no_memory_keep_their_results_themselves(
         assert {end() for end in ends} == expected
 
 
+@pytest.mark.parametrize("mortal", [{"GRADWIRE_METRICS_LISTEN": "127.0.0.1:0"}], indirect=True)
 def test_a_daemon_killed_while_nothing_is_under_way_is_found_again(mortal: Mortal) -> None:
     with Crew(seats_of(mortal)) as crew:
         mortal.replace(0)
@@ -204,6 +216,7 @@ def test_a_daemon_killed_while_nothing_is_under_way_is_found_again(mortal: Morta
         waiting = [session.all_reduce(torch.ones(4)) for session in crew.sessions]
         assert [future.wait().tolist() for future in waiting] == [[1.0] * 4] * 3
         assert [query.status(each).jobs[0].failure for each in mortal.addresses] == ["", ""]
+        assert all(resumes(each) >= 1 for each in mortal.addresses)
 
 
 @pytest.mark.case("R09")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -77,6 +79,59 @@ def test_leaving_the_context_closes_the_session_even_with_an_error(alone: Connec
         script(session)
     with pytest.raises(gradwire.LostError, match="closed"):
         session.all_reduce(torch.ones(1))
+
+
+def test_a_rank_that_has_left_is_said_to_have_left(in_threads: InThreads) -> None:
+    left, seen = threading.Event(), threading.Event()
+
+    def work(session: Session) -> dict[int, tuple[bool, bool]]:
+        session.all_reduce(torch.ones(1)).wait()
+        if session.rank == 1:
+            session.close()
+            left.set()
+            return {}
+        assert left.wait(10)
+        if session.rank == 0:
+            found = query.status(session.daemon).jobs
+            job = next(each for each in found if each.generation == session.generation)
+            seen.set()
+            return {rank.rank: (rank.joined, rank.left) for rank in job.ranks}
+        assert seen.wait(10)
+        return {}
+
+    ranks, *_ = in_threads((2, 1), work)
+    assert ranks == {0: (True, False), 1: (False, True)}
+
+
+# What is chained to a result has a thread of its own, and is in torch when the script ends.
+ENDING = """
+import sys, threading, time
+import torch, torch.distributed as dist
+import gradwire
+
+began = threading.Event()
+
+def chained(future):
+    began.set()
+    end, matrix = time.monotonic() + 0.7, torch.ones(256, 256)
+    while time.monotonic() < end:
+        matrix @ matrix
+    print("done")
+
+address = sys.argv[1]
+with gradwire.connect(store=dist.HashStore(), rank=0, world_size=1, daemon=address) as session:
+    session.all_reduce(torch.ones(1)).then(chained)
+    assert began.wait(10)
+"""
+
+
+def test_a_script_ends_in_good_order_whatever_its_closed_session_is_at(
+    daemons: Cluster,
+) -> None:
+    """Python ends such a thread in the middle of C++: `terminate called without ...`."""
+    command = [sys.executable, "-c", ENDING, daemons.addresses[0]]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
 
 
 def test_closing_fails_what_has_no_result(in_threads: InThreads) -> None:

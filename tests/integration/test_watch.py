@@ -101,6 +101,17 @@ def test_what_is_not_known_is_not_shown_as_zero() -> None:
     assert "lately" not in text
 
 
+def test_a_rank_that_has_left_is_not_missing() -> None:
+    answer = pb.StatusResponse(jobs=[pb.JobStatus(generation="g", world_size=2)])
+    answer.jobs[0].nodes.add(ranks=[0, 1])
+    answer.jobs[0].ranks.add(rank=0, left=True)
+    assert "missing" in printed(answer), "the other one"
+    answer.jobs[0].ranks.add(rank=1, joined=True)
+    text = printed(answer)
+    assert " left " in text
+    assert "missing" not in text
+
+
 def test_a_slow_link_and_a_rank_that_is_waited_for_are_named_in_words() -> None:
     answer = pb.StatusResponse(jobs=[pb.JobStatus(generation="g", world_size=5)])
     answer.jobs[0].nodes.add(ranks=[0, 1])

@@ -198,6 +198,25 @@ def test_one_metrics_page_has_all_workers(pairs: Cluster, threads_over: ThreadsO
     assert all(0.8 * 4 * LARGE <= count <= 1.2 * 4 * LARGE for count in counts)
 
 
+def test_the_status_is_that_of_all_workers(pairs: Cluster, threads_over: ThreadsOver) -> None:
+    def work(session: Session) -> list[float]:
+        for _ in range(3):
+            session.all_reduce(torch.ones(LARGE)).wait()
+        if session.rank:
+            session.all_reduce(torch.ones(1)).wait()
+            return []
+        (job,) = query.status(pairs.addresses[0]).jobs
+        session.all_reduce(torch.ones(1)).wait()
+        (link,) = job.links
+        return [job.rounds_done, link.bytes_sent, *(rank.sequences for rank in job.ranks)]
+
+    (rounds, sent, *sequences), *_ = threads_over(pairs.addresses)(LAYOUT, work)
+    # Each tensor is cut in two, and each half is a collective of a worker's own.
+    assert sequences[0] == 6
+    assert rounds == 6
+    assert sent == pytest.approx(3 * 4 * LARGE, rel=0.2)
+
+
 def test_a_rank_that_has_left_is_missed_by_what_is_urgent(
     pairs: Cluster, threads_over: ThreadsOver
 ) -> None:

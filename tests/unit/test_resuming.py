@@ -54,5 +54,7 @@ def test_what_is_over_lets_go_of_its_seat_once_and_takes_no_other() -> None:
         while not pipeline._resting:  # noqa: SLF001 - the listener waits for its turn
             pass
         pipeline.end(LostError("another way of this rank is lost"))
-    pipeline.join(PATIENCE_SECONDS)
+    for thread in threading.enumerate():
+        if thread.name in ("gradwire-mover", "gradwire-listener"):
+            thread.join(PATIENCE_SECONDS)
     assert (line.closed, recovery.asked) == (1, 0)

@@ -57,6 +57,7 @@ def test_every_mistake_is_listed_one_a_line_with_what_was_given() -> None:
     lines = mistakes({
         "listen": "127.0.0.1",
         "metrics_listen": "localhost:70000",
+        "metrics_hosts": "train.example, daemon:9470",
         "slots": 1,
         "chunk_bytes": 5000,
         "kernel_threads": -7,
@@ -67,6 +68,7 @@ def test_every_mistake_is_listed_one_a_line_with_what_was_given() -> None:
     assert [line.split(":")[0] for line in lines] == [
         "listen=127.0.0.1",
         "metrics_listen=localhost",
+        "metrics_hosts=train.example, daemon",
         "shm_dir=/no/such/folder",
         "slots=1",
         "kernel_threads=-7",

@@ -485,7 +485,7 @@ class JobStatus(_message.Message):
     def __init__(self, generation: _Optional[str] = ..., world_size: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping[str, object]]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping[str, object]]]] = ..., rounds_done: _Optional[int] = ..., rounds_failed: _Optional[int] = ..., rounds_open: _Optional[int] = ..., failure: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[StageSeconds, _Mapping[str, object]]]] = ..., ledger_seconds: _Optional[float] = ..., stalled: _Optional[_Iterable[_Union[StalledRound, _Mapping[str, object]]]] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class RankStatus(_message.Message):
-    __slots__ = ("rank", "host", "pid", "joined", "path", "sequences", "straggling", "last_arrivals", "steps", "step_seconds", "communication")
+    __slots__ = ("rank", "host", "pid", "joined", "path", "sequences", "straggling", "last_arrivals", "steps", "step_seconds", "communication", "left")
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -497,6 +497,7 @@ class RankStatus(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     COMMUNICATION_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     host: str
     pid: int
@@ -508,7 +509,8 @@ class RankStatus(_message.Message):
     steps: int
     step_seconds: float
     communication: float
-    def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., joined: _Optional[bool] = ..., path: _Optional[str] = ..., sequences: _Optional[int] = ..., straggling: _Optional[float] = ..., last_arrivals: _Optional[int] = ..., steps: _Optional[int] = ..., step_seconds: _Optional[float] = ..., communication: _Optional[float] = ...) -> None: ...
+    left: bool
+    def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., joined: _Optional[bool] = ..., path: _Optional[str] = ..., sequences: _Optional[int] = ..., straggling: _Optional[float] = ..., last_arrivals: _Optional[int] = ..., steps: _Optional[int] = ..., step_seconds: _Optional[float] = ..., communication: _Optional[float] = ..., left: _Optional[bool] = ...) -> None: ...
 
 class LinkStatus(_message.Message):
     __slots__ = ("node", "address", "connected", "bytes_sent", "bytes_received", "connections", "silent", "sent_rate", "received_rate", "bandwidth", "round_trip_seconds", "queued_bytes", "reopened", "resent", "damaged", "usual_bandwidth")

@@ -51,7 +51,9 @@ class Ledger {
 function troubles(job, slow) {
   const said = [];
   if (job.failure) said.push(["bad", `It has failed: ${job.failure}`]);
-  const missing = job.ranks.filter((rank) => !rank.joined).map((rank) => rank.rank);
+  const missing = job.ranks
+    .filter((rank) => rankState(rank) === "missing")
+    .map((rank) => rank.rank);
   const verb = missing.length === 1 ? "is" : "are";
   if (missing.length)
     said.push(["bad", `${listed("Rank", missing)} of this node ${verb} missing.`]);

@@ -8,6 +8,7 @@ const STRAGGLES = 0.25; // others wait for it for this part of the time
 const SILENT_SECONDS = 2;
 
 function rankState(rank) {
+  if (rank.left) return "left";
   if (!rank.joined) return "missing";
   return rank.straggling >= STRAGGLES ? "straggling" : "joined";
 }
@@ -15,6 +16,7 @@ function rankState(rank) {
 const RANK_WORDS = {
   joined: "joined",
   straggling: "holds others up",
+  left: "left",
   missing: "missing",
   elsewhere: "on another node",
 };
