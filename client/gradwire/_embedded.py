@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from gradwire._channel import Daemon
 from gradwire._errors import ConnectError
 from gradwire_proto.addresses import is_loopback
+from gradwire_proto.certificates import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,9 +155,11 @@ def _await(process: subprocess.Popen[bytes], path: Path, timeout_seconds: float)
 
 
 def _listening(*, insecure: bool) -> dict[str, str]:
-    if not insecure:
+    if not insecure and not os.environ.get(VARIABLE):
         return {"GRADWIRE_LISTEN": "127.0.0.1:0"}
-    listening = {"GRADWIRE_LISTEN": "0.0.0.0:0", "GRADWIRE_INSECURE": "1"}
+    listening = {"GRADWIRE_LISTEN": "0.0.0.0:0"}
+    if insecure:
+        listening["GRADWIRE_INSECURE"] = "1"
     # The network on which the job's master is found is the one on which the others are.
     address = _address_towards(os.environ.get("MASTER_ADDR", ""))
     if address and not is_loopback(address):

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from gradwire_ops import certs_cli
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -18,6 +20,9 @@ app = typer.Typer(
     help="Gradient aggregation for PyTorch DDP: one daemon per node.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.add_typer(certs_cli.app, name="certs")
 
 
 def main() -> None:
@@ -68,6 +73,10 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
     metrics_listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Metrics page; empty for none.")
     ] = None,
+    certs: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Certificates for other hosts: see `certs`."),
+    ] = None,
     insecure: Annotated[
         bool | None,
         typer.Option("--insecure", help="Serve other hosts without authentication."),
@@ -117,6 +126,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         "bandwidth": bandwidth,
         "socket": socket,
         "metrics_listen": metrics_listen,
+        "certs": certs,
         "insecure": insecure,
         "shm_dir": shm_dir,
         "slots": slots,

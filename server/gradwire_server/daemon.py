@@ -45,16 +45,18 @@ from gradwire_server.residuals import Residuals
 from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
 from gradwire_server.terms import Terms
 from gradwire_server.trace_calls import Traces
+from gradwire_server.transport.credentials import PLAIN, Certified
 from gradwire_server.transport.precedence import Precedence
 from gradwire_server.workers import Fleet, Report, forked
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from gradwire_server.feedback import Feedback
     from gradwire_server.group import Group
     from gradwire_server.settings import Settings
     from gradwire_server.shared_memory import Arena
+    from gradwire_server.transport.credentials import Plain
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +111,12 @@ async def _serve(settings: Settings, fleet: Fleet) -> int:
             parts.append(f"{1 + len(identity.workers)} workers")
         fleet.watch(stop.set)
         fleet.report(Report(identity.socket, identity.addresses, identity.metrics))
+        if settings.open:
+            log.warning(
+                "listening on %s without certificates (insecure): whoever reaches that can read"
+                " and change gradients",
+                settings.listen,
+            )
         log.info("ready: %s", ", ".join(parts))
         await stop.wait()
         fleet.unwatch()
@@ -128,12 +136,13 @@ async def _running(
     precedence = Precedence()
     jobs = Jobs(
         lambda group, request, feedback: _make_job(
-            settings, group, request, kernels, metrics, precedence, feedback
+            settings, group, request, kernels, metrics, precedence, feedback, shown
         )
     )
     doorbell = Doorbell(settings.shm_dir, jobs.find_seat)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(identity.events.listening())
+        shown = _show(settings, metrics, stack)
         stack.callback(kernels.close)
         if settings.embedded:
             # Its socket's folder was made for it.
@@ -143,22 +152,37 @@ async def _running(
         if removed:
             log.info("removed %d arenas that no process uses any more", removed)
         identity.workers = await asyncio.to_thread(fleet.await_reports)
-        pages = [worker.metrics for worker in identity.workers]
         aggregator = Aggregator(identity, jobs)
         ask = web.asking(
             asyncio.get_running_loop(), partial(aggregator.status, pb.StatusRequest())
         )
         identity.metrics = stack.enter_context(
-            metrics_page.serving(settings.metrics_listen, metrics, pages, ask)
+            metrics_page.serving(
+                settings.metrics_listen,
+                metrics,
+                [worker.metrics for worker in identity.workers],
+                ask,
+            )
         )
         doorbell.open()
         stack.callback(doorbell.close)
         identity.doorbell = str(doorbell.path)
-        await _start_server(stack, settings, identity, jobs, aggregator, metrics, lock)
+        await _start_server(stack, settings, identity, jobs, aggregator, metrics, lock, shown)
         if settings.embedded:
             idle = asyncio.create_task(_stop_when_idle(jobs, stop))
             stack.callback(idle.cancel)
         yield identity
+
+
+def _show(settings: Settings, metrics: Metrics, stack: contextlib.AsyncExitStack) -> Plain:
+    """What other hosts are shown, kept up to date within the stack."""
+    if settings.certs is None:
+        return PLAIN
+    shown = Certified(settings.certs)
+    log.info("certificates from %s: %s", settings.certs, shown.describe())
+    metrics.certificates.add(shown, lambda: [("", shown)])
+    stack.callback(asyncio.create_task(shown.watch()).cancel)
+    return shown
 
 
 async def _start_server(  # noqa: PLR0913 - what a server is made of
@@ -169,6 +193,7 @@ async def _start_server(  # noqa: PLR0913 - what a server is made of
     aggregator: Aggregator,
     metrics: Metrics,
     lock: int,
+    shown: Plain,
 ) -> None:
     """Serve both services; the stack ends health checks, then jobs, then calls."""
     server = grpc.aio.server(options=OPTIONS)
@@ -177,7 +202,7 @@ async def _start_server(  # noqa: PLR0913 - what a server is made of
         handlers(aggregator, Peer(jobs), Residuals(jobs), traces, metrics.errors)
     )
     checks = await _add_standard_services(server)
-    _bind(server, settings, identity, lock)
+    _bind(server, settings, identity, lock, shown)
     await server.start()
     if settings.trace is not None:
         await stack.enter_async_context(traces.kept(settings.trace))
@@ -203,14 +228,17 @@ async def _add_standard_services(server: grpc.aio.Server) -> health.aio.HealthSe
     return checks
 
 
-def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity, lock: int) -> None:
-    before = _inherit(lock)
-    listening = [_listen(server, address, before) for address in split_list(settings.listen)]
+def _bind(
+    server: grpc.aio.Server, settings: Settings, identity: Identity, lock: int, shown: Plain
+) -> None:
+    before, listen = _inherit(lock), partial(shown.listen, server)
+    listening = [_listen(listen, address, before) for address in split_list(settings.listen)]
     _bequeath(lock, listening, identity.doorbell)
     server.add_insecure_port(f"unix:{settings.socket}")
     os.chmod(settings.socket, 0o660)
     identity.socket = str(settings.socket)
     identity.insecure = settings.insecure
+    identity.certified = settings.certs is not None
     identity.chunk_bytes = settings.chunk_bytes
     identity.bandwidth = settings.bandwidth
     identity.addresses = _advertised(settings.advertise, listening)
@@ -238,15 +266,15 @@ def _bequeath(lock: int, listening: list[tuple[str, int]], doorbell: str) -> Non
 
 
 def _listen(
-    server: grpc.aio.Server, address: str, before: list[tuple[str, int]]
+    listen: Callable[[str], int], address: str, before: list[tuple[str, int]]
 ) -> tuple[str, int]:
     """Host and port, which is now known."""
     host, port = split_address(address)
     for known in [] if port else [known for place, known in before if place == host]:
         with contextlib.suppress(RuntimeError):
-            return host, server.add_insecure_port(join_address(host, known))
+            return host, listen(join_address(host, known))
     try:
-        return host, server.add_insecure_port(address)
+        return host, listen(address)
     except RuntimeError as error:
         raise StartError(
             f"can't listen on {address}: address already in use, or not this machine's."
@@ -319,6 +347,7 @@ def _make_job(  # noqa: PLR0913 - what a job is made of
     metrics: Metrics,
     precedence: Precedence,
     feedback: Feedback | None,
+    shown: Plain,
 ) -> Job:
     arena = _make_arena(settings, group.local_ranks, needed=request.shared_memory)
     timeout = request.timeout.ToTimedelta().total_seconds() or 60.0
@@ -333,6 +362,7 @@ def _make_job(  # noqa: PLR0913 - what a job is made of
         request.urgent,
         min(timeout, request.resume.ToTimedelta().total_seconds()),
         request.first_timeout.ToTimedelta().total_seconds(),
+        shown,
     )
     return Job(group, terms, arena, kernels, metrics, precedence, request.attempt, feedback)
 

@@ -5,6 +5,7 @@ GradwireServerError
 +- StartError          the machine's: a port or path is taken, memory is short
 +- RefusedError        the caller's: this rank can't have this seat
 |  +- BehindError      it knows of an earlier attempt only
+|  +- StrangerError    it is not who it says it is
 +- CorruptedError      the network's: bytes changed on the way; the frame comes again
 +- ReductionError      a collective failed; becomes a Failure message
    +- MismatchError    the ranks brought different things
@@ -52,6 +53,10 @@ class BehindError(RefusedError):
     def __init__(self, attempt: int) -> None:
         super().__init__(f"the generation was taken up again: this is attempt {attempt}")
         self.attempt = attempt
+
+
+class StrangerError(RefusedError):
+    """A caller's certificate is not that of whom it says it is."""
 
 
 class CorruptedError(GradwireServerError):

@@ -57,6 +57,9 @@ class Settings(BaseSettings):
     """Unix socket for the ranks."""
     metrics_listen: str = "127.0.0.1:9470"
     """HOST:PORT of the metrics page; empty: none."""
+    certs: Path | None = None
+    """Folder with ca.crt, tls.crt and tls.key: other daemons, and ranks on other hosts, must
+    show a certificate of this CA, and be shown one. Unix sockets stay as they are."""
     insecure: bool = False
     """Listen on other than loopback addresses though nobody is authenticated."""
     shm_dir: Path = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
@@ -154,14 +157,26 @@ class Settings(BaseSettings):
     def _opens_nothing_by_accident(cls, insecure: bool, others: ValidationInfo) -> bool:
         listen = others.data.get("listen", "localhost:0")
         hosts = [split_address(each)[0] for each in split_list(listen)]
-        if not insecure and not all(map(is_loopback, hosts)):
+        certs = others.data.get("certs")
+        if insecure and certs is not None:
             raise ValueError(
-                f"listen={listen} can be reached from other hosts, and this release"
-                " authenticates nobody: on a network you trust say --insecure or"
-                " GRADWIRE_INSECURE=1, else"
+                f"certs={certs} asks for certificates and insecure for none: choose one, there"
+                " may be a GRADWIRE_INSECURE=1 or a GRADWIRE_CERTS in the environment"
+            )
+        if not insecure and certs is None and not all(map(is_loopback, hosts)):
+            raise ValueError(
+                f"listen={listen} can be reached from other hosts, and without certificates"
+                " nobody is authenticated: say --certs FOLDER (`gradwire certs` makes them);"
+                " on a network you trust say --insecure or GRADWIRE_INSECURE=1, else"
                 " listen on 127.0.0.1"
             )
         return insecure
+
+    @property
+    def open(self) -> bool:
+        """Anybody on another host may be served."""
+        hosts = [split_address(each)[0] for each in split_list(self.listen)]
+        return self.insecure and not all(map(is_loopback, hosts))
 
 
 def load(flags: dict[str, object]) -> Settings:

@@ -15,6 +15,7 @@ from gradwire_server.errors import (
     ReductionError,
     RefusedError,
     StartError,
+    StrangerError,
 )
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client import Counter
 
 _STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
+    (StrangerError, grpc.StatusCode.PERMISSION_DENIED),
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
     (StartError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -61,7 +63,8 @@ def refusing(method: Method, errors: Counter) -> Method:
             text = str(error)
             if isinstance(error, RefusedError):
                 # The others are counted where they end something.
-                errors.labels(kind="RefusedError").inc()
+                stranger = isinstance(error, StrangerError)
+                errors.labels(kind="StrangerError" if stranger else "RefusedError").inc()
         await context.abort(code, text)
         raise AssertionError("abort raises")
 
