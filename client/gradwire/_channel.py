@@ -91,9 +91,10 @@ class Daemon:
         try:
             return self._answer(call, timeout_seconds)
         except grpc.RpcError as error:
+            reason = _certificates.explain(self.address) or _details(error)
             raise ConnectError(
                 f"no gradwire daemon answered at {self.address} within {timeout_seconds:g} s"
-                f" ({_certificates.explain(self.address) or _details(error)}). Start one with `gradwire serve`, set GRADWIRE_DAEMON to"
+                f" ({reason}). Start one with `gradwire serve`, set GRADWIRE_DAEMON to"
                 " where it listens, or unset it to have an embedded one"
             ) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,9 @@ class Authority:
     def create(cls) -> Authority:
         """A new one."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CA_NAME)])
+        # Two of them must not look the same.
+        common = f"{CA_NAME} {secrets.token_hex(4)}"
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
         builder = _builder(name, name, key.public_key(), CA_DAYS)
         for extension, critical in (
             (x509.BasicConstraints(ca=True, path_length=0), True),

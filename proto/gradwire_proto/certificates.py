@@ -40,6 +40,10 @@ class CertificateError(Exception):
     """A folder of certificates is of no use; the text says why."""
 
 
+class HungUpError(OSError):
+    """A host ended the connection after the handshake."""
+
+
 class Files(NamedTuple):
     """What is in a folder."""
 
@@ -176,11 +180,12 @@ def explain(
     """What is wrong between us, with or without certificates, and a host that did not take our
     call; nothing where that isn't it. gRPC does not tell.
 
-    `knock` shakes hands with the host and waits for its first word: what its certificate says.
-    It raises OSError.
+    `knock` shakes hands with the host and returns what `hear` does. It raises OSError.
     """
     try:
         knock(_calling(files))
+    except HungUpError:
+        return _own_mistake(files) if files else _WITHOUT
     except ssl.SSLCertVerificationError as error:
         return _distrust(host, files, error, knock)
     except ssl.SSLError as error:
@@ -189,6 +194,33 @@ def explain(
         return ""
     # It speaks TLS with anybody, and we do not.
     return "" if files else _WITHOUT
+
+
+def hear(shaken: ssl.SSLSocket) -> Mapping[str, Any]:
+    """What a host's certificate says, where the host goes on after the handshake.
+
+    It looks at our certificate only after we have taken the handshake for done. Raises
+    HungUpError where that was the end.
+    """
+    certificate: Mapping[str, Any] = shaken.getpeercert() or {}
+    try:
+        said = shaken.recv(1)
+    except ConnectionError:
+        said = b""
+    if not said:
+        raise HungUpError
+    return certificate
+
+
+def _own_mistake(files: Files) -> str:
+    try:
+        facts = inspect(files)
+    except CertificateError as error:
+        return f"it refused our certificate: {error}"
+    return (
+        f"it refused our certificate, for {', '.join(facts.names)}: expected one from the CA in"
+        f" its {CA_FILE}; one CA for all nodes"
+    )
 
 
 _WITHOUT = (
@@ -242,11 +274,4 @@ def _refusal(reason: str, files: Files | None) -> str:
         return f"{without} --certs, too" if files else ""
     if files is None:
         return _WITHOUT
-    if "EXPIRED" in reason:
-        return "it refused our certificate, which has expired: `gradwire certs renew` here"
-    if "UNKNOWN_CA" in reason or "CERTIFICATE" in reason:
-        return (
-            "it refused our certificate: expected one from the CA in its"
-            f" {CA_FILE}, found one of ours from another CA ({reason}): one CA for all nodes"
-        )
-    return ""
+    return _own_mistake(files) if "UNKNOWN_CA" in reason or "CERTIFICATE" in reason else ""

@@ -185,8 +185,6 @@ def _explain(address: str, files: Files | None) -> str:
             socket.create_connection((host, port), KNOCK_SECONDS) as line,
             context.wrap_socket(line, server_hostname=host) as shaken,
         ):
-            # It looks at our certificate after the handshake: its first word is the verdict.
-            shaken.recv(1)
-            return shaken.getpeercert() or {}
+            return certificates.hear(shaken)
 
     return certificates.explain(host, files, knock)
