@@ -157,18 +157,25 @@ def _no_password() -> str:
 def covers(names: Iterable[str], host: str) -> bool:
     """Whether a certificate with these names is this host's."""
     wanted = _plain(host)
-    parent = wanted.partition(".")[2]
-    return any(
-        name == wanted or (parent and name == f"*.{parent}") for name in map(_plain, names)
-    )
+    accepted = {wanted}
+    if not _is_address(wanted) and "." in wanted:
+        accepted.add("*." + wanted.partition(".")[2])
+    return any(_plain(name) in accepted for name in names)
 
 
 def _plain(name: str) -> str:
     """One spelling of an address or a name."""
-    try:
+    if _is_address(name):
         return str(ipaddress.ip_address(name))
+    return name.lower().rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
     except ValueError:
-        return name.lower().rstrip(".")
+        return False
+    return True
 
 
 # -- why a connection does not come about
