@@ -137,6 +137,19 @@ def test_connections_are_few(connections: int) -> None:
     assert mistakes({"connections": connections})[0].startswith(f"connections={connections}: ")
 
 
+def test_with_certificates_all_may_listen_and_insecure_is_refused(tmp_path: Path) -> None:
+    settings = load({"listen": "0.0.0.0:50700", "certs": str(tmp_path)})
+    assert (settings.certs, settings.insecure, settings.open) == (tmp_path, False, False)
+    (line,) = mistakes({"certs": str(tmp_path), "insecure": True})
+    for words in (f"certs={tmp_path}", "insecure", "choose one", "GRADWIRE_CERTS"):
+        assert words in line
+
+
+def test_only_what_is_insecure_and_beyond_loopback_is_open() -> None:
+    assert load({"listen": "0.0.0.0:50700", "insecure": True}).open
+    assert not load({"listen": "127.0.0.1:50700", "insecure": True}).open
+
+
 def test_insecure_may_be_said_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADWIRE_INSECURE", "1")
     assert load({"listen": "0.0.0.0:50700"}).insecure
