@@ -70,11 +70,15 @@ CASES = {
     "R29": "event loops of the training script and of the daemon do not meet",
     "E01": "the process group has futures, works and all collectives",
     "E06": "compiled models train as they do uncompiled",
+    "E07": "proxies in the environment are none of our business",
     "E09": "interfaces can be named, and a mistake is told which there are",
     "E10": "hosts with either family of addresses, or both",
     "E13": "a counter falls only where a daemon restarts, and says when that was",
     "E15": "a metrics port that is taken is an error at the start, and a quick restart works",
     "E17": "a launcher forms a job again without a rank that died, or a node that left",
+    "S01": "nobody poses as a node whose certificate he has not",
+    "S03": "listening beyond loopback takes certificates, or the word insecure",
+    "S05": "new certificates are used in mid-job, and broken ones are not",
 }
 
 

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import grpc
 
+from gradwire import _certificates
 from gradwire._errors import ConnectError, LostError
 from gradwire_proto import wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
@@ -77,8 +78,9 @@ class Daemon:
     """Calls to one daemon."""
 
     def __init__(self, address: str) -> None:
+        """Raises ConnectError where the certificates can't be read."""
         self.address = address
-        self._channel = grpc.insecure_channel(address, options=OPTIONS)
+        self._channel = _certificates.channel(address, OPTIONS)
         self._stub = aggregator_pb2_grpc.AggregatorStub(self._channel)
 
     def describe(self, timeout_seconds: float, *, wait: bool) -> pb.DescribeResponse:
@@ -89,9 +91,10 @@ class Daemon:
         try:
             return self._answer(call, timeout_seconds)
         except grpc.RpcError as error:
+            reason = _certificates.explain(self.address) or _details(error)
             raise ConnectError(
                 f"no gradwire daemon answered at {self.address} within {timeout_seconds:g} s"
-                f" ({_details(error)}). Start one with `gradwire serve`, set GRADWIRE_DAEMON to"
+                f" ({reason}). Start one with `gradwire serve`, set GRADWIRE_DAEMON to"
                 " where it listens, or unset it to have an embedded one"
             ) from error
 
@@ -99,9 +102,11 @@ class Daemon:
         try:
             early: pb.DescribeResponse = call.result(PROGRESS_SECONDS)
         except grpc.FutureTimeoutError:
+            found = _certificates.explain(self.address)
             log.warning(
-                "no daemon answers at %s yet; waiting for it, %g s in all (connect_timeout)",
+                "no daemon answers at %s yet%s; waiting for it, %g s in all (connect_timeout)",
                 self.address,
+                found and f" ({found})",
                 timeout_seconds,
             )
             late: pb.DescribeResponse = call.result()

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from gradwire._channel import Daemon
 from gradwire._errors import ConnectError
-from gradwire_proto.addresses import is_loopback
+from gradwire_proto.addresses import is_loopback, join_address
+from gradwire_proto.certificates import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,21 +155,28 @@ def _await(process: subprocess.Popen[bytes], path: Path, timeout_seconds: float)
 
 
 def _listening(*, insecure: bool) -> dict[str, str]:
-    if not insecure:
+    if not insecure and not os.environ.get(VARIABLE):
         return {"GRADWIRE_LISTEN": "127.0.0.1:0"}
-    listening = {"GRADWIRE_LISTEN": "0.0.0.0:0", "GRADWIRE_INSECURE": "1"}
     # The network on which the job's master is found is the one on which the others are.
     address = _address_towards(os.environ.get("MASTER_ADDR", ""))
-    if address and not is_loopback(address):
-        listening["GRADWIRE_ADVERTISE"] = address
-    return listening
+    if not address or is_loopback(address):
+        # On the master's own host its name may lead to loopback; it has another address.
+        address = "0.0.0.0"  # noqa: S104 - the daemon tells the others which one
+    listening = {"GRADWIRE_LISTEN": join_address(address, 0)}
+    return {**listening, "GRADWIRE_INSECURE": "1"} if insecure else listening
 
 
 def _address_towards(target: str) -> str:
     """Local address of a datagram socket towards target; nothing is sent."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((target, 9))
-            return str(probe.getsockname()[0])
+        found = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM) if target else []
     except OSError:
         return ""
+    for family, kind, _, _, there in found:
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.connect(there)
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return ""

@@ -73,6 +73,7 @@ class Card:
     rank_protocol: int = PROTOCOL
     rank_version: str = ""
     """The others are the daemon's."""
+    certified: bool = False
 
     @classmethod
     def read(cls, text: bytes) -> Card:
@@ -146,6 +147,7 @@ class Meeting:
             daemon.bandwidth,
             [list(worker.addresses) for worker in daemon.workers],
             rank_version=version("gradwire"),
+            certified=daemon.certified,
         )
         if self._rank == 0 and not self.first("picture"):
             raise ConnectError(_ANOTHER.format(rank=0))
@@ -230,18 +232,33 @@ def check(cards: list[Card]) -> str:
                 f" {card.rank_protocol}, its daemon on {card.host} is gradwire {card.version}"
                 f" and speaks {card.protocol}; install one release everywhere"
             )
+    if mistake := _mixed(cards):
+        return mistake
     exposed = len({card.network for card in cards}) > 1
     closed = [(card, local) for card in cards for local in _closed(card)]
     if exposed and closed:
         card, address = closed[0]
         return (
             f"the job spans several hosts, but the daemon of {card.host} listens on"
-            f" {address}, for this host only, because this release authenticates"
-            " nobody. On a network you trust, start daemons with `gradwire serve --insecure"
-            " --listen HOST:PORT`, and --advertise ADDRESS where the others reach it elsewhere,"
-            " or set GRADWIRE_INSECURE=1 for embedded ones"
+            f" {address}, for this host only, because nothing says who may come from others."
+            " Start daemons with `gradwire serve --certs FOLDER --listen HOST:PORT` (`gradwire"
+            " certs` makes certificates), or set GRADWIRE_CERTS for embedded ones. On a network"
+            " you trust, `gradwire serve --insecure` or GRADWIRE_INSECURE=1 do without. Where"
+            " the others reach it elsewhere, --advertise ADDRESS"
         )
     return ""
+
+
+def _mixed(cards: list[Card]) -> str:
+    """Daemons with certificates and daemons without don't take each other's calls."""
+    hosts = {card.certified: card.host for card in cards}
+    if len(hosts) == 1:
+        return ""
+    return (
+        f"the daemon of {hosts[True]} takes only callers with certificates, that of"
+        f" {hosts[False]} has none: start all of a job's daemons with --certs (GRADWIRE_CERTS),"
+        " or none"
+    )
 
 
 def _closed(card: Card) -> list[str]:
@@ -250,7 +267,7 @@ def _closed(card: Card) -> list[str]:
     return [
         address
         for address in addresses
-        if not card.insecure or is_loopback(split_address(address)[0])
+        if not (card.insecure or card.certified) or is_loopback(split_address(address)[0])
     ]
 
 

@@ -10,6 +10,7 @@ from gradwire._errors import ConnectError
 from gradwire._wire import EXACT, Wire
 from gradwire._wires import read
 from gradwire_proto.addresses import split_address
+from gradwire_proto.certificates import VARIABLE
 from gradwire_proto.dtypes import LEAST_WEIGHT, MOST_WEIGHT, is_weight
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Settings:
     nonfinite: str = "pass"
     verify_every: int = 0
     """Steps; 0: never."""
+    certs: str = ""
+    """Folder of certificates; none: those who say `insecure` do without."""
 
 
 def load(  # noqa: PLR0913 - keywords only, as connect's
@@ -102,6 +105,7 @@ def load(  # noqa: PLR0913 - keywords only, as connect's
         weight=weight,
         nonfinite=pick("GRADWIRE_NONFINITE", nonfinite, str, "pass"),
         verify_every=verify,
+        certs=os.environ.get(VARIABLE, ""),
     )
     mistakes += _mistakes(settings, watches=watches)
     if mistakes:
@@ -137,6 +141,11 @@ def _mistakes(settings: Settings, *, watches: bool) -> Iterator[str]:
     yield from _time_mistakes(settings)
     if settings.daemon is not None and (mistake := _address_mistake(settings.daemon)):
         yield f"daemon={settings.daemon}: {mistake}"
+    if settings.certs and settings.insecure:
+        yield (
+            f"{VARIABLE}={settings.certs} asks for certificates and insecure"
+            " (GRADWIRE_INSECURE) for none: choose one"
+        )
     if not is_weight(settings.weight):
         weights = f"0, or {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
         yield f"weight={settings.weight}: expected {weights}"

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from gradwire_ops import certs_cli
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -18,6 +20,9 @@ app = typer.Typer(
     help="Gradient aggregation for PyTorch DDP: one daemon per node.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.add_typer(certs_cli.app, name="certs")
 
 
 def main() -> None:
@@ -71,6 +76,10 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
     metrics_hosts: Annotated[
         str | None,
         typer.Option(metavar="NAME,...", help="Names by which the page may be asked for."),
+    ] = None,
+    certs: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Certificates for other hosts: see `certs`."),
     ] = None,
     insecure: Annotated[
         bool | None,
@@ -132,6 +141,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         "socket": socket,
         "metrics_listen": metrics_listen,
         "metrics_hosts": metrics_hosts,
+        "certs": certs,
         "insecure": insecure,
         "shm_dir": shm_dir,
         "slots": slots,

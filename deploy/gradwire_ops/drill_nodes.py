@@ -30,7 +30,14 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - this is what a shared-memory folder i
 IDLE_SECONDS = 10.0
 LOOK_SECONDS = 0.05
 _BELL = ".bell"
-_ORDINARY = ("ready: ", "stopping", "has ended", "arenas that no process uses")
+_ORDINARY = (
+    "ready: ",
+    "stopping",
+    "has ended",
+    "arenas that no process uses",
+    "certificates from",
+    "without certificates (insecure)",
+)
 """What a daemon also says where nothing is wrong."""
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from gradwire import _certificates
+from gradwire._errors import ConnectError
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1.aggregator_pb2_grpc import AggregatorStub
 
@@ -62,9 +64,14 @@ def trace(
 
 @contextmanager
 def _stub(address: str) -> Iterator[AggregatorStub]:
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    try:
+        channel = _certificates.channel(address, _OPTIONS)
+    except ConnectError as error:
+        raise UnreachableError(f"can't ask {address}: {error}") from error
+    with channel:
         try:
             yield AggregatorStub(channel)
         except grpc.RpcError as error:
             reason = error.details() if isinstance(error, grpc.Call) else str(error)
+            reason = _certificates.explain(address) or reason
             raise UnreachableError(f"no daemon answers at {address}: {reason}") from error

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import gc
-import json
 import logging
-import os
 import signal
-import socket
 import uuid
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -23,16 +18,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
-from gradwire_proto.addresses import (
-    is_unspecified,
-    join_address,
-    split_address,
-    split_advertised,
-    split_list,
-)
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
-from gradwire_server import logs, metrics_page, shared_memory, web
+from gradwire_server import listening, logs, metrics_page, shared_memory, web
 from gradwire_server.allocator import keep_memory
 from gradwire_server.crowd import Crowd
 from gradwire_server.doorbell import Doorbell
@@ -48,23 +36,24 @@ from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
 from gradwire_server.statuses import refusing
 from gradwire_server.terms import Terms
 from gradwire_server.trace_calls import Traces
+from gradwire_server.transport.credentials import PLAIN, Certified
 from gradwire_server.transport.precedence import Precedence
 from gradwire_server.workers import Fleet, Report, forked
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from gradwire_server.feedback import Feedback
     from gradwire_server.group import Group
     from gradwire_server.settings import Settings
     from gradwire_server.shared_memory import Arena
+    from gradwire_server.transport.credentials import Plain
 
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
 """How long open calls may take to end when the daemon stops."""
-
-LONGEST_LOCK = 4096
 
 EMBEDDED_IDLE_SECONDS = 60.0
 """An embedded daemon to which no rank ever came ends after this."""
@@ -112,6 +101,12 @@ async def _serve(settings: Settings, fleet: Fleet) -> int:
             parts.append(f"{1 + len(identity.workers)} workers")
         fleet.watch(stop.set)
         fleet.report(Report(identity.socket, identity.addresses, identity.metrics))
+        if settings.open:
+            log.warning(
+                "listening on %s without certificates (insecure): whoever reaches that can read"
+                " and change gradients",
+                settings.listen,
+            )
         log.info("ready: %s", ", ".join(parts))
         await stop.wait()
         fleet.unwatch()
@@ -128,38 +123,50 @@ async def _running(
     metrics = Metrics(CollectorRegistry(), release)
     kernels = Kernels(settings.kernel_threads)
     identity = Identity(release, uuid.uuid4().hex)
-    folder = MemoryFolder(settings.shm_dir, settings.max_memory)
-    parts = folder, kernels, metrics, Precedence()
-    jobs = Jobs(partial(_make_job, settings, *parts), settings.max_jobs)
-    doorbell = Doorbell(settings.shm_dir, jobs.find_seat)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(identity.events.listening())
         stack.callback(kernels.close)
+        shown = _show(settings, metrics, stack)
+        jobs = _make_jobs(settings, kernels, metrics, shown)
+        doorbell = Doorbell(settings.shm_dir, jobs.find_seat)
         if settings.embedded:
             # Its socket's folder was made for it.
             stack.callback(_remove_if_empty, settings.socket.parent)
-        lock = stack.enter_context(_owned_socket(settings.socket))
+        lock = stack.enter_context(listening.owned_socket(settings.socket))
         if removed := shared_memory.remove_orphans(settings.shm_dir):
             log.info("removed %d arenas that no process uses any more", removed)
         identity.workers = await asyncio.to_thread(fleet.await_reports)
-        pages = [worker.metrics for worker in identity.workers]
         aggregator = Aggregator(identity, jobs)
-        ask = web.asking(
-            asyncio.get_running_loop(), partial(aggregator.status, pb.StatusRequest())
-        )
-        identity.metrics = stack.enter_context(
-            metrics_page.serving(
-                *(settings.metrics_listen, metrics, pages, ask, settings.metrics_hosts)
-            )
-        )
+        identity.metrics = stack.enter_context(_page(settings, identity, metrics, aggregator))
         doorbell.open()
         stack.callback(doorbell.close)
         identity.doorbell = str(doorbell.path)
-        await _start_server(stack, settings, identity, jobs, aggregator, metrics, lock)
+        await _start_server(stack, settings, identity, jobs, aggregator, metrics, lock, shown)
         if settings.embedded:
             idle = asyncio.create_task(_stop_when_idle(jobs, stop))
             stack.callback(idle.cancel)
         yield identity
+
+
+def _page(
+    settings: Settings, identity: Identity, metrics: Metrics, aggregator: Aggregator
+) -> contextlib.AbstractContextManager[str]:
+    """For people and for Prometheus; gives its address."""
+    ask = web.asking(asyncio.get_running_loop(), partial(aggregator.status, pb.StatusRequest()))
+    pages = [worker.metrics for worker in identity.workers]
+    where, names = settings.metrics_listen, settings.metrics_hosts
+    return metrics_page.serving(where, metrics, pages, ask, names)
+
+
+def _show(settings: Settings, metrics: Metrics, stack: contextlib.AsyncExitStack) -> Plain:
+    """What other hosts are shown, kept up to date within the stack."""
+    if settings.certs is None:
+        return PLAIN
+    shown = Certified(settings.certs)
+    log.info("certificates from %s: %s", settings.certs, shown.describe())
+    metrics.certificates.add(shown, lambda: [("", shown)])
+    stack.callback(asyncio.create_task(shown.watch()).cancel)
+    return shown
 
 
 async def _start_server(  # noqa: PLR0913 - what a server is made of
@@ -170,6 +177,7 @@ async def _start_server(  # noqa: PLR0913 - what a server is made of
     aggregator: Aggregator,
     metrics: Metrics,
     lock: int,
+    shown: Plain,
 ) -> None:
     """Serve both services; the stack ends health checks, then jobs, then calls."""
     server = grpc.aio.server(options=OPTIONS)
@@ -180,7 +188,7 @@ async def _start_server(  # noqa: PLR0913 - what a server is made of
         handlers(aggregator, Peer(jobs), Residuals(jobs), traces, refuse)
     )
     checks = await _add_standard_services(server)
-    _bind(server, settings, identity, lock)
+    listening.bind(server, settings, identity, lock, shown)
     await server.start()
     if settings.trace is not None:
         await stack.enter_async_context(traces.kept(settings.trace))
@@ -206,127 +214,28 @@ async def _add_standard_services(server: grpc.aio.Server) -> health.aio.HealthSe
     return checks
 
 
-def _bind(server: grpc.aio.Server, settings: Settings, identity: Identity, lock: int) -> None:
-    before = _inherit(lock)
-    listening = [_listen(server, address, before) for address in split_list(settings.listen)]
-    _bequeath(lock, listening, identity.doorbell)
-    server.add_insecure_port(f"unix:{settings.socket}")
-    os.chmod(settings.socket, 0o660)
-    identity.socket = str(settings.socket)
-    identity.insecure = settings.insecure
-    identity.chunk_bytes = settings.chunk_bytes
-    identity.bandwidth = settings.bandwidth
-    identity.addresses = _advertised(settings.advertise, listening)
-    identity.address = identity.addresses[0]
+def _make_jobs(settings: Settings, kernels: Kernels, metrics: Metrics, shown: Plain) -> Jobs:
+    folder = MemoryFolder(settings.shm_dir, settings.max_memory)
+    precedence = Precedence()
+
+    def make(group: Group, request: pb.JoinRequest, feedback: Feedback | None) -> Job:
+        needed = request.shared_memory
+        arena = _make_arena(settings, group.local_ranks, folder, needed=needed)
+        terms = _agree(settings, request, folder, shown, arena)
+        return Job(group, terms, arena, kernels, metrics, precedence, request.attempt, feedback)
+
+    return Jobs(make, settings.max_jobs)
 
 
-def _inherit(lock: int) -> list[tuple[str, int]]:
-    """Where a daemon listened that had this socket, and did not end in good order.
-
-    Others look for it there still, even where it was to take any port. What it had no time to
-    remove goes.
-    """
-    try:
-        ports, doorbell = json.loads(os.pread(lock, LONGEST_LOCK, 0) or b"[[], null]")
-        if doorbell is not None and Path(doorbell).is_socket():
-            Path(doorbell).unlink(missing_ok=True)
-        return [(str(host), int(port)) for host, port in ports]
-    except (ValueError, TypeError, OSError):
-        return []
-
-
-def _bequeath(lock: int, listening: list[tuple[str, int]], doorbell: str) -> None:
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, json.dumps([listening, doorbell]).encode(), 0)
-
-
-def _listen(
-    server: grpc.aio.Server, address: str, before: list[tuple[str, int]]
-) -> tuple[str, int]:
-    """Host and port, which is now known."""
-    host, port = split_address(address)
-    for known in [] if port else [known for place, known in before if place == host]:
-        with contextlib.suppress(RuntimeError):
-            return host, server.add_insecure_port(join_address(host, known))
-    try:
-        return host, server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise StartError(
-            f"can't listen on {address}: address already in use, or not this machine's."
-            " Is another daemon running? --listen HOST:0 takes any free port"
-        ) from error
-
-
-def _advertised(advertise: str, listening: list[tuple[str, int]]) -> list[str]:
-    """What the others are told; a host without a port has the one that we listen on there."""
-    if not advertise:
-        return [
-            join_address(_own_address() if is_unspecified(host) else host, port)
-            for host, port in listening
-        ]
-    ports = dict(reversed(listening))
-    told = [split_advertised(address) for address in split_list(advertise)]
-    default = listening[0][1]
-    return [
-        join_address(host, ports.get(host, default) if port is None else port)
-        for host, port in told
-    ]
-
-
-def _own_address() -> str:
-    """Where others most likely reach this host: its address on the default route, or its name.
-
-    A datagram socket is connected to an address reserved for documentation; nothing is sent.
-    """
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return socket.gethostname()
-
-
-@contextlib.contextmanager
-def _owned_socket(path: Path) -> Iterator[int]:
-    """Make sure that the socket's path is ours alone; remove it in the end.
-
-    Gives the file that says so, in which there is room for a note to whoever comes after us.
-
-    gRPC replaces a socket that is there, even one in use; so a lock beside it says whose it is.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o660)
-    except OSError as error:
-        raise StartError(
-            f"can't make the socket {path}: {error}; choose another --socket"
-        ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise StartError(f"another daemon already uses the socket {path}") from None
-    try:
-        yield lock
-    finally:
-        path.unlink(missing_ok=True)
-        path.with_name(path.name + ".lock").unlink(missing_ok=True)
-        os.close(lock)
-
-
-def _make_job(  # noqa: PLR0913 - what a job is made of
+def _agree(
     settings: Settings,
-    folder: MemoryFolder,
-    kernels: Kernels,
-    metrics: Metrics,
-    precedence: Precedence,
-    group: Group,
     request: pb.JoinRequest,
-    feedback: Feedback | None,
-) -> Job:
-    arena = _make_arena(settings, group.local_ranks, folder, needed=request.shared_memory)
+    folder: MemoryFolder,
+    shown: Plain,
+    arena: Arena | None,
+) -> Terms:
     timeout = request.timeout.ToTimedelta().total_seconds() or 60.0
-    terms = Terms(
+    return Terms(
         settings.chunk_bytes,
         settings.slots if arena is None else arena.layout.slots,
         timeout,
@@ -337,8 +246,8 @@ def _make_job(  # noqa: PLR0913 - what a job is made of
         request.urgent,
         min(timeout, request.resume.ToTimedelta().total_seconds()),
         request.first_timeout.ToTimedelta().total_seconds(),
+        shown,
     )
-    return Job(group, terms, arena, kernels, metrics, precedence, request.attempt, feedback)
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -6,6 +6,7 @@ GradwireServerError
 +- RefusedError        the caller's: this rank can't have this seat
 |  +- BehindError      it knows of an earlier attempt only
 |  +- LimitError       it, or all together, have as much as they may
+|  +- StrangerError    it is not who it says it is
 +- CorruptedError      the network's: bytes changed on the way; the frame comes again
 +- ReductionError      a collective failed; becomes a Failure message
    +- MismatchError    the ranks brought different things
@@ -57,6 +58,10 @@ class BehindError(RefusedError):
 
 class LimitError(RefusedError):
     """There is a limit, and it is reached; the text says which setting it is."""
+
+
+class StrangerError(RefusedError):
+    """A caller's certificate is not that of whom it says it is."""
 
 
 class CorruptedError(GradwireServerError):

@@ -97,6 +97,7 @@ class Job:
             resume_seconds=terms.resume_seconds,
             timeout_seconds=terms.timeout_seconds,
             most_untold=max(1, terms.slots // 2 - 1),
+            credentials=terms.credentials,
         )
         self.engine.connect(self.transport)
         self._office.connect(self.transport)

@@ -14,6 +14,7 @@ from gradwire_proto.stages import STAGES
 from gradwire_server.meters import CodecMeter, JobFigures, Payload, RankFigures
 from gradwire_server.series import Figure, Kind, Series
 from gradwire_server.tracing import Recorder
+from gradwire_server.transport.credentials import Plain
 from gradwire_server.transport.watch import Status
 
 if TYPE_CHECKING:
@@ -193,6 +194,17 @@ _FLIGHT = (
 )
 
 
+_CERTIFICATES = (
+    Figure[Plain](
+        "gradwire_certificate_expiry_timestamp_seconds",
+        "When the certificate that the daemon shows expires, in Unix time; absent where it has"
+        " none.",
+        Kind.LOWEST,
+        lambda shown: shown.expires,
+    ),
+)
+
+
 class Metrics:
     """The daemon's metrics in a registry of their own."""
 
@@ -209,7 +221,9 @@ class Metrics:
         self.ranks = Series("rank", _RANKS)
         self.codecs = Series("wire", _CODECS)
         self.flight = Series("", _FLIGHT)
-        for each in (self.links, self.payloads, self.ranks, self.codecs, self.flight):
+        self.certificates = Series("", _CERTIFICATES, always=False)
+        everything = self.links, self.payloads, self.ranks, self.codecs, self.flight
+        for each in (*everything, self.certificates):
             registry.register(each)
         self._schedules: dict[str, tuple[Counter, Histogram]] = {}
         self.build = _describe_process(registry, version)

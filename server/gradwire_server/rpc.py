@@ -117,6 +117,7 @@ class Identity:
         self.metrics = ""
         self.doorbell = ""
         self.insecure = False
+        self.certified = False
         self.chunk_bytes = 0
         self.workers: list[Report] = []
         self.events = Events()
@@ -138,6 +139,7 @@ class Aggregator:
             node_id=self._identity.node_id,
             address=self._identity.address,
             insecure=self._identity.insecure,
+            certified=self._identity.certified,
             chunk_bytes=self._identity.chunk_bytes,
             host=socket.gethostname(),
             network=_network(),
@@ -294,6 +296,7 @@ class Peer:
             raise LostError("none of this node's ranks has joined yet") from None
         except DecodeError as error:
             raise ProtocolError(f"this is no Frame: {error}") from None
+        job.transport.vouch(hello.node, context.peer(), context.auth_context())
         await job.transport.accept(hello, context.read, context.write)
 
 

@@ -49,10 +49,13 @@ class Figure(Generic[T]):
 
 class Series(Collector, Generic[T]):
     """The figures of one sort of thing, each by its label's value; without a label there is
-    one of it, always.
+    one of it, and `always`, with 0 where no job has any.
     """
 
-    def __init__(self, label: str, figures: Sequence[Figure[T]]) -> None:
+    def __init__(
+        self, label: str, figures: Sequence[Figure[T]], *, always: bool = True
+    ) -> None:
+        self._always = always and not label
         self._label = [label] if label else []
         self._figures = figures
         self._sources: dict[object, Callable[[], Iterable[tuple[str, T]]]] = {}
@@ -91,7 +94,7 @@ class Series(Collector, Generic[T]):
 
     def _values(self) -> list[dict[str, float]]:
         """Of each figure what it is, by the label's value."""
-        start = {} if self._label else {"": 0.0}
+        start = {"": 0.0} if self._always else {}
         values: list[dict[str, float]] = [dict(start) for _ in self._figures]
         for read in self._sources.values():
             for value, thing in read():

@@ -30,6 +30,7 @@ from gradwire_proto.addresses import (
 from gradwire_proto.dtypes import WIDEST_BYTES
 from gradwire_server.errors import SettingsError
 from gradwire_server.transport.stripes import AUTO, MOST_LANES
+from gradwire_server.whereabouts import find_doorsteps
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -43,7 +44,8 @@ class Settings(BaseSettings):
     )
 
     listen: str = "127.0.0.1:50700"
-    """HOST:PORT for the other daemons, or several with commas; port 0 means any."""
+    """HOST:PORT for the other daemons, or several with commas. HOST may be the name of an
+    interface; PORT may be LOW-HIGH, the first of them that is free, and 0 means any."""
     advertise: str = ""
     """HOST or HOST:PORT that is told to the other daemons, or several with commas: one for each
     network that is to carry connections. By default where we listen."""
@@ -60,6 +62,9 @@ class Settings(BaseSettings):
     metrics_hosts: str = ""
     """Names by which the page may be asked for, with commas, beside those of loopback. Where it
     listens beyond loopback: any, unless some are given, and then IP addresses, too."""
+    certs: Path | None = None
+    """Folder with ca.crt, tls.crt and tls.key: other daemons, and ranks on other hosts, must
+    show a certificate of this CA, and be shown one. Unix sockets stay as they are."""
     insecure: bool = False
     """Listen on other than loopback addresses though nobody is authenticated."""
     shm_dir: Path = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
@@ -114,8 +119,7 @@ class Settings(BaseSettings):
     @classmethod
     def _is_address(cls, value: str, field: ValidationInfo) -> str:
         if field.field_name == "listen":
-            for each in split_list(value):
-                split_address(each)
+            find_doorsteps(value)
         elif value:
             split_address(value)
         return value
@@ -166,19 +170,41 @@ class Settings(BaseSettings):
             raise ValueError(f"{value} is not a folder")
         return value
 
+    @field_validator("workers")
+    @classmethod
+    def _has_ports_of_its_own(cls, workers: int, others: ValidationInfo) -> int:
+        listen = others.data.get("listen", "localhost:0")
+        if workers > 1 and any(len(each.ports) > 1 for each in find_doorsteps(listen)):
+            raise ValueError(
+                f"each worker listens one port on, so listen={listen} can't be a range of ports"
+            )
+        return workers
+
     @field_validator("insecure")
     @classmethod
     def _opens_nothing_by_accident(cls, insecure: bool, others: ValidationInfo) -> bool:
         listen = others.data.get("listen", "localhost:0")
-        hosts = [split_address(each)[0] for each in split_list(listen)]
-        if not insecure and not all(map(is_loopback, hosts)):
+        hosts = [host for each in find_doorsteps(listen) for host in each.hosts]
+        certs = others.data.get("certs")
+        if insecure and certs is not None:
             raise ValueError(
-                f"listen={listen} can be reached from other hosts, and this release"
-                " authenticates nobody: on a network you trust say --insecure or"
-                " GRADWIRE_INSECURE=1, else"
+                f"certs={certs} asks for certificates and insecure for none: choose one, there"
+                " may be a GRADWIRE_INSECURE=1 or a GRADWIRE_CERTS in the environment"
+            )
+        if not insecure and certs is None and not all(map(is_loopback, hosts)):
+            raise ValueError(
+                f"listen={listen} can be reached from other hosts, and without certificates"
+                " nobody is authenticated: say --certs FOLDER (`gradwire certs` makes them);"
+                " on a network you trust say --insecure or GRADWIRE_INSECURE=1, else"
                 " listen on 127.0.0.1"
             )
         return insecure
+
+    @property
+    def open(self) -> bool:
+        """Anybody on another host may be served."""
+        hosts = [host for each in find_doorsteps(self.listen) for host in each.hosts]
+        return self.insecure and not all(map(is_loopback, hosts))
 
 
 def load(flags: dict[str, object]) -> Settings:

@@ -16,6 +16,7 @@ from gradwire_server.errors import (
     ReductionError,
     RefusedError,
     StartError,
+    StrangerError,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
     (LimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (StrangerError, grpc.StatusCode.PERMISSION_DENIED),
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
     (StartError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),

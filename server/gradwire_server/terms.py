@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gradwire_server.memory_folder import MemoryFolder
+from gradwire_server.transport.credentials import PLAIN, Plain
 from gradwire_server.transport.stripes import AUTO
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Terms:
     """How long a lost link or daemon is waited for; 0: not at all."""
     first_timeout_seconds: float = 0.0
     """Of rounds of the first training step, where that is longer."""
+    credentials: Plain = PLAIN
+    """What this node shows to the others."""
 
     def geometry(self, picture: Picture) -> int:
         """Digests all that says which node adds up which elements: what one has lost is of no

@@ -18,6 +18,7 @@ import threading
 import time
 from contextlib import closing, contextmanager
 from functools import partial
+from http import HTTPStatus
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,9 @@ def _answer(address: str, expression: str) -> list[Any]:
             f"http://{address}/api/v1/query?query={quote(expression)}", timeout=5
         ) as page:
             answer: list[Any] = json.load(page)["data"]["result"]
-    except HTTPError:
+    except HTTPError as error:
+        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+            return []
         raise  # an URLError as well, but one that says that the question was wrong
     except URLError:
         return []

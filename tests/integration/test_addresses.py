@@ -43,6 +43,7 @@ def has_ipv6() -> bool:
     return True
 
 
+@pytest.mark.case("E10")
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
 def test_daemons_and_ranks_meet_over_ipv6() -> None:
     with cluster(2, {"GRADWIRE_LISTEN": "[::1]:0"}) as nodes:
@@ -51,6 +52,7 @@ def test_daemons_and_ranks_meet_over_ipv6() -> None:
         assert mean_of_two(addresses) == [1.5, 1.5]
 
 
+@pytest.mark.case("E10")
 def test_a_rank_is_shown_the_form_of_an_ipv6_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADWIRE_DAEMON", "::1:50700")
     with pytest.raises(gradwire.ConnectError, match=r"\[::1\]:50700"):
@@ -63,6 +65,7 @@ def dead_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.case("E07")
 def test_a_proxy_in_the_environment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PROXIES:
         monkeypatch.setenv(name, f"http://127.0.0.1:{dead_port()}")

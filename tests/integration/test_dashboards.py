@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire import Session
-from gradwire_ops import query
+from gradwire_ops import certs, query
 from gradwire_ops.cluster import Cluster, cluster
 
 ProcessesOver: TypeAlias = Callable[..., Callable[..., list[Any]]]
@@ -34,8 +34,12 @@ VARIABLES = {"$__rate_interval": "10s", "$instance": ".*"}
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Cluster]:
-    with cluster(2, {"GRADWIRE_METRICS_LISTEN": "127.0.0.1:0"}) as running:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    authority, folder = (tmp_path_factory.mktemp(name) for name in ("ca", "certs"))
+    certs.init(authority, force=False)
+    certs.issue(authority, certs.Order("n", ("127.0.0.1",), 90), folder, force=False)
+    settings = {"GRADWIRE_METRICS_LISTEN": "127.0.0.1:0", "GRADWIRE_CERTS": str(folder)}
+    with cluster(2, settings) as running:
         yield running
 
 

@@ -69,6 +69,16 @@ def test_the_environment_says_what_no_argument_says(monkeypatch: pytest.MonkeyPa
     )
 
 
+def test_certificates_and_doing_without_exclude_one_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GRADWIRE_CERTS", "/certs")
+    assert settings().certs == "/certs"
+    (line,) = mistakes(insecure=True)
+    for words in ("GRADWIRE_CERTS=/certs", "insecure", "choose one"):
+        assert words in line
+
+
 def test_the_wire_comes_from_the_call_or_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -89,4 +89,9 @@ def test_the_pure_core_imports_nothing_of_the_server_but_itself() -> None:
 
 
 def test_what_both_sides_agree_on_does_no_io() -> None:
-    assert offences(modules(ROOT / "proto" / "gradwire_proto"), WORLDLY) == []
+    folder = ROOT / "proto" / "gradwire_proto"
+    certificates = folder / "certificates.py"
+    others = [path for path in modules(folder) if path != certificates]
+    assert offences(others, WORLDLY) == []
+    # Its handshakes are in memory; a connection is shaken by whoever made it.
+    assert offences([certificates], WORLDLY - {"ssl"}) == []

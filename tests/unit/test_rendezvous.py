@@ -135,6 +135,17 @@ def test_ranks_on_several_hosts_do_and_both_remedies_are_named() -> None:
     assert "daemon of beta" in on_loopback
 
 
+def test_certificates_open_a_daemon_to_other_hosts_where_all_have_them() -> None:
+    here = replace(CARD, certified=True, address="10.0.0.1:1")
+    there = replace(here, network="net-2", host="beta", address="10.0.0.2:1")
+    assert check([here, there]) == ""
+    plain = replace(there, certified=False)
+    for other in (plain, replace(plain, insecure=True)):
+        mistake = check([here, other])
+        for words in (f"daemon of {here.host} takes only callers", "that of beta", "--certs"):
+            assert words in mistake
+
+
 def test_daemons_of_different_protocols_are_told_apart_by_rank_and_version() -> None:
     mistake = check([CARD, replace(CARD, protocol=PROTOCOL + 1, version="0.9")])
     both = f"{PROTOCOL} (rank 0, gradwire 0.1), {PROTOCOL + 1} (rank 1, gradwire 0.9)"

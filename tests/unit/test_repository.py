@@ -24,6 +24,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 # Dashboards and alerts of others hang on these names.
 METRICS = {
     "gradwire_build",
+    "gradwire_certificate_expiry_timestamp_seconds",
     "gradwire_codec_encoded_bytes",
     "gradwire_codec_error_ratio",
     "gradwire_codec_raw_bytes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -115,7 +116,11 @@ def test_ipv6_in_brackets_is_taken() -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:50700", "[::]:50700", "10.1.2.3:0", "node7:50700"])
-def test_listening_to_other_hosts_takes_the_word_insecure(listen: str) -> None:
+def test_listening_to_other_hosts_takes_the_word_insecure(
+    listen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if there were such a node.
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [()])
     (line,) = mistakes({"listen": listen})
     for word in (listen, "--insecure", "GRADWIRE_INSECURE=1", "127.0.0.1"):
         assert word in line
@@ -137,6 +142,19 @@ def test_every_address_of_a_list_is_looked_at(listen: str) -> None:
 @pytest.mark.parametrize("connections", [-1, 65])
 def test_connections_are_few(connections: int) -> None:
     assert mistakes({"connections": connections})[0].startswith(f"connections={connections}: ")
+
+
+def test_with_certificates_all_may_listen_and_insecure_is_refused(tmp_path: Path) -> None:
+    settings = load({"listen": "0.0.0.0:50700", "certs": str(tmp_path)})
+    assert (settings.certs, settings.insecure, settings.open) == (tmp_path, False, False)
+    (line,) = mistakes({"certs": str(tmp_path), "insecure": True})
+    for words in (f"certs={tmp_path}", "insecure", "choose one", "GRADWIRE_CERTS"):
+        assert words in line
+
+
+def test_only_what_is_insecure_and_beyond_loopback_is_open() -> None:
+    assert load({"listen": "0.0.0.0:50700", "insecure": True}).open
+    assert not load({"listen": "127.0.0.1:50700", "insecure": True}).open
 
 
 def test_insecure_may_be_said_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

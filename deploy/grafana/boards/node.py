@@ -102,9 +102,26 @@ _DAEMONS = (
     ),
 )
 
+_CERTIFICATES = (
+    Panel(
+        "table",
+        "Certificates",
+        "How long those that daemons show to others are still valid. None: there is no TLS.",
+        "s",
+        (
+            Query(
+                "min by (instance)"
+                f" (gradwire_certificate_expiry_timestamp_seconds{{{HERE}}}) - time()",
+                "",
+            ),
+        ),
+        width=WIDE,
+    ),
+)
+
 BOARD = Board(
     uid="gradwire-node",
     title="Gradwire: nodes",
     description="Memory, processor and queues of each daemon.",
-    panels=(*_MEMORY, *_FLIGHT, *_LOCAL, *_DAEMONS),
+    panels=(*_MEMORY, *_FLIGHT, *_LOCAL, *_DAEMONS, *_CERTIFICATES),
 )

@@ -17,7 +17,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("protocol", "version", "node_id", "address", "insecure", "chunk_bytes", "host", "network", "addresses", "bandwidth", "workers")
+    __slots__ = ("protocol", "version", "node_id", "address", "insecure", "chunk_bytes", "host", "network", "addresses", "bandwidth", "workers", "certified")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class DescribeResponse(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    CERTIFIED_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     node_id: str
@@ -40,7 +41,8 @@ class DescribeResponse(_message.Message):
     addresses: _containers.RepeatedScalarFieldContainer[str]
     bandwidth: int
     workers: _containers.RepeatedCompositeFieldContainer[Worker]
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., insecure: _Optional[bool] = ..., chunk_bytes: _Optional[int] = ..., host: _Optional[str] = ..., network: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., bandwidth: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[Worker, _Mapping[str, object]]]] = ...) -> None: ...
+    certified: bool
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., node_id: _Optional[str] = ..., address: _Optional[str] = ..., insecure: _Optional[bool] = ..., chunk_bytes: _Optional[int] = ..., host: _Optional[str] = ..., network: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., bandwidth: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[Worker, _Mapping[str, object]]]] = ..., certified: _Optional[bool] = ...) -> None: ...
 
 class Worker(_message.Message):
     __slots__ = ("socket", "addresses")

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from gradwire_proto.v1 import peer_pb2 as pb
 from gradwire_server.errors import ProtocolError
+from gradwire_server.transport.credentials import PLAIN
 from gradwire_server.transport.lane import BROKEN, words
 from gradwire_server.transport.stripes import AUTO, lanes_for
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from gradwire_proto.v1 import aggregator_pb2
     from gradwire_server.group import Node
+    from gradwire_server.transport.credentials import Plain
     from gradwire_server.transport.greeting import Greeting
     from gradwire_server.transport.lane import Lane
     from gradwire_server.transport.link import Link
@@ -64,6 +66,10 @@ _FAILED = (*BROKEN, DecodeError, ProtocolError, TimeoutError)
 """What an attempt to open a stream may raise."""
 
 
+_UNREACHED = ("connection refused", "no route to host", "network is unreachable")
+"""What the system says where nobody has heard us."""
+
+
 class OutrunError(Exception):
     """The other side is at a later attempt of the generation."""
 
@@ -74,6 +80,11 @@ class OutrunError(Exception):
 
 class Home(Protocol):
     """The node that dials."""
+
+    @property
+    def credentials(self) -> Plain:
+        """What it shows to others."""
+        ...
 
     @property
     def progress(self) -> Sequence[aggregator_pb2.Progress]:
@@ -123,13 +134,14 @@ async def dial(
     hello: bytes,
     check: Callable[[pb.Hello], None],
     limit_seconds: float | None,
+    credentials: Plain = PLAIN,
 ) -> Stream:
     """Open a stream to an address, as this lane, over a connection of its own.
 
     Raises one of _FAILED, or what check does.
     """
     address, lane = place
-    channel = grpc.aio.insecure_channel(address, options=[*OPTIONS, ("gradwire.lane", lane)])
+    channel = credentials.channel(address, [*OPTIONS, ("gradwire.lane", lane)])
     try:
         with _heeding_cancellation():
             async with asyncio.timeout(limit_seconds):
@@ -198,8 +210,11 @@ class Dialler:
     async def _give_up(self, link: Link) -> None:
         hello = self._greeting.over(link.key, link.lost)
         with contextlib.suppress(*_FAILED, OutrunError):
-            stream = await dial((self._address, 0), hello, self._check, TRY_SECONDS)
+            stream = await self._dial((self._address, 0), hello, TRY_SECONDS)
             await stream.close()
+
+    async def _dial(self, place: tuple[str, int], hello: bytes, limit: float | None) -> Stream:
+        return await dial(place, hello, self._check, limit, self._home.credentials)
 
     def _check(self, hello: pb.Hello) -> None:
         self._greeting.check(hello, range(self._peer, self._peer + 1))
@@ -214,16 +229,24 @@ class Dialler:
         while True:
             hello = self._greeting.first(self._home.progress)
             try:
-                return await dial((self._address, 0), hello, self._check, limit)
+                return await self._dial((self._address, 0), hello, limit)
             except OutrunError as error:
                 self._home.outrun(error.attempt)
                 return None
             except _FAILED as error:
                 final = _refused(error, grpc.StatusCode.ABORTED)
-                self._home.hindered(self._peer, final or trouble(error), final=bool(final))
+                hindrance = final or await self._hindrance(error)
+                self._home.hindered(self._peer, hindrance, final=bool(final))
                 if final:
                     return None
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _hindrance(self, error: Exception) -> str:
+        """What is in the way. Where a handshake fails, gRPC does not say why."""
+        text = trouble(error)
+        if text in _UNREACHED or not _may_be_distrust(error):
+            return text
+        return await self._home.credentials.explain(self._address) or text
 
     # -- streams that are opened again
 
@@ -266,7 +289,7 @@ class Dialler:
     async def _try(self, link: Link, place: tuple[str, int], hello: bytes) -> Stream | None:
         """A fresh stream of a link that is there; None where it did not work out this time."""
         try:
-            stream = await dial(place, hello, self._check, TRY_SECONDS)
+            stream = await self._dial(place, hello, TRY_SECONDS)
         except OutrunError as error:
             self._home.outrun(error.attempt)
             link.lose(str(error))
@@ -317,7 +340,7 @@ class Dialler:
         stream: Stream | None = None
         try:
             limit = FIRST_SECONDS if self._limits.resumes else None
-            stream = await dial(place, hello, self._check, limit)
+            stream = await self._dial(place, hello, limit)
         except _FAILED as error:
             if not self._limits.resumes or not _may_have_come(error):
                 return f"{address}: {words(error)}"
@@ -349,8 +372,13 @@ def trouble(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
     text = words(error)
-    known = ("Connection refused", "No route to host", "Network is unreachable")
-    return next((each.lower() for each in known if each in text), text)
+    return next((each for each in _UNREACHED if each in text.lower()), text)
+
+
+def _may_be_distrust(error: Exception) -> bool:
+    return isinstance(error, grpc.aio.AioRpcError) and (
+        error.code() == grpc.StatusCode.UNAVAILABLE
+    )
 
 
 def _refused(error: Exception, *codes: grpc.StatusCode) -> str:

@@ -7,8 +7,9 @@ import logging
 import secrets
 from typing import TYPE_CHECKING
 
-from gradwire_server.errors import LostError, ProtocolError
+from gradwire_server.errors import LostError, ProtocolError, StrangerError
 from gradwire_server.logs import about
+from gradwire_server.transport.credentials import PLAIN
 from gradwire_server.transport.dialling import Dialler
 from gradwire_server.transport.greeting import Greeting
 from gradwire_server.transport.link import Link
@@ -18,12 +19,15 @@ from gradwire_server.transport.vigil import Limits
 from gradwire_server.transport.watch import Status, Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from gradwire_proto.v1 import aggregator_pb2
     from gradwire_proto.v1 import peer_pb2 as pb
     from gradwire_server.group import Group
     from gradwire_server.metrics import Metrics
     from gradwire_server.round import Key
     from gradwire_server.transport.base import Message, PostReceiver
+    from gradwire_server.transport.credentials import Plain
     from gradwire_server.transport.lane import Read, Write
     from gradwire_server.transport.precedence import Standing
 
@@ -50,6 +54,7 @@ class GrpcTransport:
         resume_seconds: float = 0.0,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         most_untold: int = 3,
+        credentials: Plain = PLAIN,
     ) -> None:
         """A node is told at once of settled rounds, where it was not told of so many."""
         self.ready = asyncio.Event()
@@ -58,6 +63,8 @@ class GrpcTransport:
         """Of this node's ranks, in attempts after the first."""
         self.standing: dict[int, list[aggregator_pb2.Progress]] = {}
         """What the nodes that are linked said of theirs."""
+        self.credentials = credentials
+        """See Home."""
         self._group = group
         self._chunk_bytes = chunk_bytes
         self._receiver = receiver
@@ -171,6 +178,19 @@ class GrpcTransport:
         self._metrics.links.drop(self)
 
     # -- accepting
+
+    def vouch(self, node: int, caller: str, shown: Mapping[str, Iterable[bytes]]) -> None:
+        """Raise StrangerError where a caller is not the node that it says it is."""
+        nodes = self._group.picture.nodes
+        if node >= len(nodes):
+            return  # `accept` refuses it.
+        try:
+            self.credentials.vouch(nodes[node], shown)
+        except StrangerError as error:
+            subject = about(self._group.picture.generation)
+            log.warning("refused a link from %s: %s", caller, error, extra=subject)
+            self.hindered(node, f"{caller} was refused: {error}", final=False)
+            raise
 
     async def accept(self, hello: pb.Hello, read: Read, write: Write) -> None:
         """Serve a stream that a node of lower index has opened; returns when it ends."""
