@@ -38,7 +38,13 @@ def explain(address: str) -> str:
     """Why a daemon does not take our call, where that has to do with certificates."""
     if address.startswith("unix:"):
         return ""
-    host, port = split_address(address)
+    try:
+        files = _files(address)
+        host, port = split_address(address)
+    except ConnectError as error:
+        return str(error)
+    except ValueError:
+        return ""  # It is no address.
 
     def knock(context: ssl.SSLContext) -> Mapping[str, Any]:
         with (
@@ -47,7 +53,7 @@ def explain(address: str) -> str:
         ):
             return certificates.hear(shaken)
 
-    return certificates.explain(host, _files(address), knock)
+    return certificates.explain(host, files, knock)
 
 
 def _files(address: str) -> Files | None:

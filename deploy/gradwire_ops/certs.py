@@ -12,6 +12,7 @@ from gradwire_proto import certificates
 from gradwire_proto.certificates import CA_FILE, CERTIFICATE_FILE, KEY_FILE, CertificateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gradwire_ops.certs_authority import Authority
@@ -121,10 +122,10 @@ def _describe(what: str, certificate: bytes) -> list[str]:
 # -- files
 
 
-def _tried(act: object, *arguments: object) -> int:
+def _tried(act: Callable[..., None], *arguments: object) -> int:
     """Exit code of one of the commands."""
     try:
-        act(*arguments)  # type: ignore[operator]
+        act(*arguments)
     except (CertsError, CertificateError, OSError, ValueError) as error:
         typer.echo(str(error), err=True)
         return 1
@@ -155,7 +156,7 @@ def _read(path: Path) -> bytes:
 
 
 def _readable_by_others(path: Path) -> bool:
-    """Of a group's own keys, as Kubernetes mounts them, nothing is said."""
+    """A group may, where Kubernetes mounts a secret for one."""
     return bool(path.stat().st_mode & stat.S_IROTH)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -10,9 +11,10 @@ from rich.console import Console
 
 from gradwire_ops.children import ChildError, exit_on_terminate
 from gradwire_ops.drill_field import Field
-from gradwire_ops.drill_plan import DrillFlags, PlanError, make_plan
+from gradwire_ops.drill_plan import CORRUPT_CHUNK, DrillFlags, PlanError, make_plan
 from gradwire_ops.drill_report import format_seconds, summary, table, title, troubles
 from gradwire_ops.lab_plan import LabError
+from gradwire_proto.certificates import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -25,7 +27,7 @@ def run(flags: DrillFlags, *, as_json: bool) -> int:
     """Drill and print. 0 where every verdict is the expected one, 1 where not, 2 for usage."""
     progress = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        plan = make_plan(flags)
+        plan = _planned(flags)
     except PlanError as error:
         progress.print(str(error), style="red", markup=False)
         return 2
@@ -41,6 +43,17 @@ def run(flags: DrillFlags, *, as_json: bool) -> int:
         failed = True
     show(title(plan), findings, progress, as_json=as_json)
     return 0 if not failed and all(one.good for one in findings) else 1
+
+
+def _planned(flags: DrillFlags) -> DrillPlan:
+    """Raises PlanError."""
+    plan = make_plan(flags)
+    if CORRUPT_CHUNK in plan.faults and os.environ.get(VARIABLE):
+        raise PlanError(
+            f"{CORRUPT_CHUNK} can't tell a chunk from other bytes where they are encrypted:"
+            f" unset {VARIABLE}, or name another fault"
+        )
+    return plan
 
 
 def _drill(plan: DrillPlan, progress: Console) -> Generator[Finding, None, None]:

@@ -141,6 +141,12 @@ class Settings(BaseSettings):
                 raise ValueError(f"nobody can connect to {host}; name an address of this host")
         return advertise
 
+    @field_validator("certs", mode="before")
+    @classmethod
+    def _may_be_empty(cls, value: object) -> object:
+        # As a compose file leaves it, where nobody has set it.
+        return value or None
+
     @field_validator("bandwidth", mode="before")
     @classmethod
     def _is_rate(cls, value: object) -> object:

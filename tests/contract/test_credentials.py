@@ -109,6 +109,9 @@ def test_a_called_node_vouches_only_for_who_has_the_certificate(
             own.vouch(Node("n", "10.0.0.9:7", "h", (0,), ("10.0.0.9:7",)), shown[0])
         assert "expected a certificate for 10.0.0.9, found one for" in str(caught.value)
         assert "node-a" in str(caught.value)
+        with pytest.raises(StrangerError, match="certificate for no address, found"):
+            own.vouch(Node("n", "no address", "h", (0,), ("no address",)), shown[0])
+        assert await own.explain("no address") == ""
         # Over a Unix socket there is none.
         with pytest.raises(StrangerError, match="found none"):
             own.vouch(Node("n", "127.0.0.1:7", "h", (0,), ()), {})

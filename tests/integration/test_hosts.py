@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from gradwire_ops import certs
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -89,7 +91,12 @@ def test_a_job_over_two_hosts_is_refused_unless_it_is_wanted(
         assert "spans several hosts" in event["text"]
         daemons = [psutil.Process(pid) for pid in event["children"] if psutil.pid_exists(pid)]
         assert psutil.wait_procs(daemons, timeout=10)[1] == [], "a daemon outlived its job"
-        for remedy in ("gradwire serve --insecure", "GRADWIRE_INSECURE=1"):
+        for remedy in (
+            "--certs",
+            "GRADWIRE_CERTS",
+            "gradwire serve --insecure",
+            "GRADWIRE_INSECURE=1",
+        ):
             assert remedy in event["text"]
 
 
@@ -97,5 +104,16 @@ def test_a_job_over_two_hosts_works_where_they_trust_each_other(
     hosts: list[str], tmp_path: Path
 ) -> None:
     for connected, *rounds in run(hosts, tmp_path, GRADWIRE_INSECURE="1"):
+        assert connected["nodes"] == 2
+        assert [(one["least"], one["most"]) for one in rounds] == [(1.5, 1.5)] * 3
+
+
+def test_a_job_over_two_hosts_works_where_they_have_certificates(
+    hosts: list[str], tmp_path: Path
+) -> None:
+    authority, folder = tmp_path / "ca", tmp_path / "certs"
+    certs.init(authority, force=False)
+    certs.issue(authority, certs.Order("both", ADDRESSES, 1), folder, force=False)
+    for connected, *rounds in run(hosts, tmp_path, GRADWIRE_CERTS=str(folder)):
         assert connected["nodes"] == 2
         assert [(one["least"], one["most"]) for one in rounds] == [(1.5, 1.5)] * 3

@@ -201,6 +201,18 @@ def test_a_caller_without_a_good_certificate_is_refused(
 
 
 @pytest.mark.case("S01")
+def test_who_knows_the_ca_and_has_no_certificate_is_refused(
+    nodes: Cluster, folders: Folders
+) -> None:
+    knowing = grpc.ssl_channel_credentials(folders.authority.certificate)
+    channel = grpc.secure_channel(tcp(nodes, 0), knowing)
+    with channel, pytest.raises(grpc.RpcError) as refused:
+        AggregatorStub(channel).Describe(pb.DescribeRequest(), timeout=SECONDS)
+    assert isinstance(refused.value, grpc.Call)
+    assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.case("S01")
 def test_the_certificate_of_another_node_opens_no_link(
     nodes: Cluster, folders: Folders
 ) -> None:

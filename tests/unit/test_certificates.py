@@ -270,3 +270,13 @@ def test_show_finds_what_is_wrong(
 def test_a_host_that_is_none_is_refused(authority: Authority, wrong: str) -> None:
     with pytest.raises(ValueError, match="expected a name or an address"):
         authority.issue("n", [wrong], 1)
+
+
+@pytest.mark.parametrize("fault", ["corrupt-chunk", "all"])
+def test_a_drill_that_would_damage_nothing_is_refused(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(certificates.VARIABLE, "/certs")
+    result = CliRunner().invoke(app, ["drill", fault])
+    assert result.exit_code == 2
+    assert f"unset {certificates.VARIABLE}" in result.output

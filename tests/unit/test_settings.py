@@ -152,6 +152,11 @@ def test_with_certificates_all_may_listen_and_insecure_is_refused(tmp_path: Path
         assert words in line
 
 
+def test_an_empty_folder_of_certificates_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADWIRE_CERTS", "")
+    assert load({}).certs is None
+
+
 def test_only_what_is_insecure_and_beyond_loopback_is_open() -> None:
     assert load({"listen": "0.0.0.0:50700", "insecure": True}).open
     assert not load({"listen": "127.0.0.1:50700", "insecure": True}).open

@@ -105,7 +105,7 @@ class Certified(Plain):
     def vouch(self, node: Node, shown: Mapping[str, Iterable[bytes]]) -> None:
         """See Plain."""
         found = [name.decode() for name in shown.get("x509_subject_alternative_name", ())]
-        expected = [split_address(each)[0] for each in (node.address, *node.routes)]
+        expected = [_place(each)[0] for each in (node.address, *node.routes)]
         if any(certificates.covers(found, host) for host in expected):
             return
         raise StrangerError(
@@ -177,8 +177,16 @@ def _listed(names: Sequence[str]) -> str:
     return f"one for {', '.join(names)}" if names else "none"
 
 
+def _place(address: str) -> tuple[str, int]:
+    """What ranks have said of another node may be no address at all: then nobody is there."""
+    try:
+        return split_address(address)
+    except ValueError:
+        return address, 0
+
+
 def _explain(address: str, files: Files | None) -> str:
-    host, port = split_address(address)
+    host, port = _place(address)
 
     def knock(context: ssl.SSLContext) -> Mapping[str, Any]:
         with (
