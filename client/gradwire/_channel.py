@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import grpc
 
-from gradwire import _certificates
+from gradwire import _certificates, _token
 from gradwire._errors import ConnectError, LostError
 from gradwire_proto import wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
@@ -116,7 +116,9 @@ class Daemon:
     def join(self, request: pb.JoinRequest, timeout_seconds: float) -> pb.JoinResponse:
         """Take a seat. Raises ConnectError with the daemon's reason."""
         try:
-            return self._stub.Join(request, timeout=timeout_seconds)
+            return self._stub.Join(
+                request, timeout=timeout_seconds, metadata=_token.metadata(self.address)
+            )
         except grpc.RpcError as error:
             raise ConnectError(
                 f"the daemon at {self.address} gave rank {request.rank} no seat:"

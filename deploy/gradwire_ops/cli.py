@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gradwire_ops import certs_cli
+from gradwire_ops import certs_cli, tokens
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,6 +23,7 @@ app = typer.Typer(
 
 
 app.add_typer(certs_cli.app, name="certs")
+app.add_typer(tokens.app, name="tokens")
 
 
 def main() -> None:
@@ -80,6 +81,9 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
     certs: Annotated[
         str | None,
         typer.Option(metavar="FOLDER", help="Certificates for other hosts: see `certs`."),
+    ] = None,
+    token_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Ranks must show tokens: see `tokens`.")
     ] = None,
     insecure: Annotated[
         bool | None,
@@ -142,6 +146,7 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
         "metrics_listen": metrics_listen,
         "metrics_hosts": metrics_hosts,
         "certs": certs,
+        "token_key": token_key,
         "insecure": insecure,
         "shm_dir": shm_dir,
         "slots": slots,

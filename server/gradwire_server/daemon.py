@@ -21,10 +21,12 @@ from prometheus_client import CollectorRegistry
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
 from gradwire_server import listening, logs, metrics_page, shared_memory, web
+from gradwire_server.admission import Admission
 from gradwire_server.allocator import keep_memory
 from gradwire_server.crowd import Crowd
 from gradwire_server.doorbell import Doorbell
 from gradwire_server.errors import StartError, StoppingError
+from gradwire_server.identity import Identity
 from gradwire_server.job import Job
 from gradwire_server.jobs import Jobs
 from gradwire_server.kernels import Kernels
@@ -32,7 +34,7 @@ from gradwire_server.memory_folder import MemoryFolder
 from gradwire_server.metrics import Metrics
 from gradwire_server.reduce.choose import SCHEDULES
 from gradwire_server.residuals import Residuals
-from gradwire_server.rpc import Aggregator, Identity, Peer, handlers
+from gradwire_server.rpc import Aggregator, Peer, handlers
 from gradwire_server.statuses import refusing
 from gradwire_server.terms import Terms
 from gradwire_server.trace_calls import Traces
@@ -136,7 +138,7 @@ async def _running(
         if removed := shared_memory.remove_orphans(settings.shm_dir):
             log.info("removed %d arenas that no process uses any more", removed)
         identity.workers = await asyncio.to_thread(fleet.await_reports)
-        aggregator = Aggregator(identity, jobs)
+        aggregator = Aggregator(identity, jobs, Admission(settings.key))
         identity.metrics = stack.enter_context(_page(settings, identity, metrics, aggregator))
         doorbell.open()
         stack.callback(doorbell.close)
@@ -247,6 +249,7 @@ def _agree(
         min(timeout, request.resume.ToTimedelta().total_seconds()),
         request.first_timeout.ToTimedelta().total_seconds(),
         shown,
+        request.job,
     )
 
 

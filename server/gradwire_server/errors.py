@@ -7,6 +7,7 @@ GradwireServerError
 |  +- BehindError      it knows of an earlier attempt only
 |  +- LimitError       it, or all together, have as much as they may
 |  +- StrangerError    it is not who it says it is
+|  +- UnprovenError    it does not say who it is
 +- CorruptedError      the network's: bytes changed on the way; the frame comes again
 +- ReductionError      a collective failed; becomes a Failure message
    +- MismatchError    the ranks brought different things
@@ -62,6 +63,10 @@ class LimitError(RefusedError):
 
 class StrangerError(RefusedError):
     """A caller's certificate is not that of whom it says it is."""
+
+
+class UnprovenError(RefusedError):
+    """A caller has shown nothing that says who it is."""
 
 
 class CorruptedError(GradwireServerError):

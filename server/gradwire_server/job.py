@@ -98,6 +98,7 @@ class Job:
             timeout_seconds=terms.timeout_seconds,
             most_untold=max(1, terms.slots // 2 - 1),
             credentials=terms.credentials,
+            job=terms.job,
         )
         self.engine.connect(self.transport)
         self._office.connect(self.transport)

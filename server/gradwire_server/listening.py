@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from gradwire_server.rpc import Identity
+    from gradwire_server.identity import Identity
     from gradwire_server.settings import Settings
     from gradwire_server.transport.credentials import Plain
     from gradwire_server.whereabouts import Doorstep

@@ -17,13 +17,14 @@ from gradwire_proto import PROTOCOL, wire
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
 from gradwire_server import obituary, together
+from gradwire_server.admission import check_job
 from gradwire_server.errors import (
     BehindError,
     LostError,
     ProtocolError,
     RefusedError,
 )
-from gradwire_server.events import MOST_EVENTS, Events
+from gradwire_server.events import MOST_EVENTS
 from gradwire_server.group import Member, Node, Picture
 from gradwire_server.job_status import job_status
 from gradwire_server.round import Key
@@ -35,13 +36,14 @@ if TYPE_CHECKING:
 
     from google.protobuf.duration_pb2 import Duration
 
+    from gradwire_server.admission import Admission
+    from gradwire_server.identity import Identity
     from gradwire_server.job import Job
     from gradwire_server.jobs import Jobs
     from gradwire_server.office import Tray
     from gradwire_server.residuals import Residuals
     from gradwire_server.statuses import Method
     from gradwire_server.trace_calls import Traces
-    from gradwire_server.workers import Report
 
 log = logging.getLogger(__name__)
 
@@ -104,32 +106,13 @@ def handlers(
     ]
 
 
-class Identity:
-    """What the daemon says of itself; addresses are known once it listens."""
-
-    def __init__(self, version: str, node_id: str) -> None:
-        self.version = version
-        self.node_id = node_id
-        self.address = ""
-        self.addresses: list[str] = []
-        self.bandwidth = 0
-        self.socket = ""
-        self.metrics = ""
-        self.doorbell = ""
-        self.insecure = False
-        self.certified = False
-        self.chunk_bytes = 0
-        self.workers: list[Report] = []
-        self.events = Events()
-        self.started = time.monotonic()
-
-
 class Aggregator:
     """Serves the local ranks, and whoever asks for the status."""
 
-    def __init__(self, identity: Identity, jobs: Jobs) -> None:
+    def __init__(self, identity: Identity, jobs: Jobs, admission: Admission) -> None:
         self._identity = identity
         self._jobs = jobs
+        self._admission = admission
 
     async def describe(self, _: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
         """Who this daemon is."""
@@ -160,13 +143,17 @@ class Aggregator:
                 f" gradwire {request.version or 'of another release'} and speaks"
                 f" {request.protocol}; install the same release on both"
             )
+        self._admission.admit(request, context.invocation_metadata() or ())
         try:
-            return await self._seat(request, _picture(request))
+            response = await self._seat(request, _picture(request))
         except BehindError as error:
             return pb.JoinResponse(attempt=error.attempt)
+        self._admission.seated(request, context.peer())
+        return response
 
     async def _seat(self, request: pb.JoinRequest, picture: Picture) -> pb.JoinResponse:
         job = await self._jobs.enter(picture, request)
+        check_job(job.terms.job, request)
         member = Member(request.rank, request.host, request.pid)
         request.progress.rank = request.rank
         seat = job.admit(member, picture, request.node, request.progress)

@@ -28,6 +28,7 @@ from gradwire_proto.addresses import (
     user_socket,
 )
 from gradwire_proto.dtypes import WIDEST_BYTES
+from gradwire_proto.tokens import LEAST_KEY_BYTES
 from gradwire_server.errors import SettingsError
 from gradwire_server.transport.stripes import AUTO, MOST_LANES
 from gradwire_server.whereabouts import find_doorsteps
@@ -65,6 +66,8 @@ class Settings(BaseSettings):
     certs: Path | None = None
     """Folder with ca.crt, tls.crt and tls.key: other daemons, and ranks on other hosts, must
     show a certificate of this CA, and be shown one. Unix sockets stay as they are."""
+    token_key: Path | None = None
+    """File with the key of job tokens: ranks must show one. Equal on all daemons of a job."""
     insecure: bool = False
     """Listen on other than loopback addresses though nobody is authenticated."""
     shm_dir: Path = Path("/dev/shm")  # noqa: S108 - this is what a shared-memory folder is
@@ -204,7 +207,27 @@ class Settings(BaseSettings):
                 " on a network you trust say --insecure or GRADWIRE_INSECURE=1, else"
                 " listen on 127.0.0.1"
             )
+        if insecure and others.data.get("token_key") and not all(map(is_loopback, hosts)):
+            raise ValueError(
+                f"tokens would cross the network to listen={listen} in the open: say --certs"
+                " FOLDER instead of --insecure, or leave --token-key out"
+            )
         return insecure
+
+    @field_validator("token_key")
+    @classmethod
+    def _is_a_key(cls, path: Path | None) -> Path | None:
+        if path is not None and len(key := path.read_bytes().strip()) < LEAST_KEY_BYTES:
+            raise ValueError(
+                f"expected {LEAST_KEY_BYTES} bytes or more, found {len(key)}:"
+                " `gradwire tokens init FILE` makes a key"
+            )
+        return path
+
+    @property
+    def key(self) -> bytes | None:
+        """Of job tokens."""
+        return None if self.token_key is None else self.token_key.read_bytes().strip()
 
     @property
     def open(self) -> bool:

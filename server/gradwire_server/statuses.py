@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from gradwire_server.errors import (
     RefusedError,
     StartError,
     StrangerError,
+    UnprovenError,
 )
 
 if TYPE_CHECKING:
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
 
     from gradwire_server.crowd import Crowd
 
+log = logging.getLogger(__name__)
+
 _STATUS: list[tuple[type[GradwireServerError], grpc.StatusCode]] = [
     (LimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (StrangerError, grpc.StatusCode.PERMISSION_DENIED),
+    (UnprovenError, grpc.StatusCode.UNAUTHENTICATED),
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
     (StartError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -69,6 +74,7 @@ def refusing(method: Method, errors: Counter, crowd: Crowd) -> Method:
             text = str(error)
             if isinstance(error, RefusedError):
                 # The others are counted where they end something.
+                log.warning("refused %s: %s", context.peer() or "a caller", text)
                 errors.labels(kind=type(error).__name__).inc()
         await context.abort(code, text)
         raise AssertionError("abort raises")

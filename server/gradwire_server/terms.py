@@ -37,6 +37,9 @@ class Terms:
     credentials: Plain = PLAIN
     """What this node shows to the others."""
 
+    job: str = ""
+    """Its name, as its ranks' tokens have it."""
+
     def geometry(self, picture: Picture) -> int:
         """Digests all that says which node adds up which elements: what one has lost is of no
         use where that differs. 64 bits.

@@ -69,7 +69,7 @@ class Node(_message.Message):
     def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., addresses: _Optional[_Iterable[str]] = ..., bandwidth: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol", "generation", "rank", "world_size", "nodes", "node", "host", "pid", "shared_memory", "timeout", "warn_after", "connect_timeout", "urgent", "version", "attempt", "progress", "resume", "first_timeout")
+    __slots__ = ("protocol", "generation", "rank", "world_size", "nodes", "node", "host", "pid", "shared_memory", "timeout", "warn_after", "connect_timeout", "urgent", "version", "attempt", "progress", "resume", "first_timeout", "job")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class JoinRequest(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     FIRST_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     generation: str
     rank: int
@@ -106,7 +107,8 @@ class JoinRequest(_message.Message):
     progress: Progress
     resume: _duration_pb2.Duration
     first_timeout: _duration_pb2.Duration
-    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., node: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., shared_memory: _Optional[bool] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., warn_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., connect_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., urgent: _Optional[bool] = ..., version: _Optional[str] = ..., attempt: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping[str, object]]] = ..., resume: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., first_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ...) -> None: ...
+    job: str
+    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., node: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., shared_memory: _Optional[bool] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., warn_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., connect_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., urgent: _Optional[bool] = ..., version: _Optional[str] = ..., attempt: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping[str, object]]] = ..., resume: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., first_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., job: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("rank", "sequence", "chunk", "lapses")

@@ -57,7 +57,7 @@ class Frame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., share: _Optional[_Union[Share, _Mapping[str, object]]] = ..., abort: _Optional[_Union[Abort, _Mapping[str, object]]] = ..., left: _Optional[_Union[Left, _Mapping[str, object]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping[str, object]]] = ..., piece: _Optional[_Union[Piece, _Mapping[str, object]]] = ..., skip: _Optional[_Union[Skip, _Mapping[str, object]]] = ..., ping: _Optional[_Union[Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[Pong, _Mapping[str, object]]] = ..., note: _Optional[_Union[_aggregator_pb2.Note, _Mapping[str, object]]] = ..., tally: _Optional[_Union[Tally, _Mapping[str, object]]] = ..., index: _Optional[int] = ..., heard: _Optional[int] = ..., checksum: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "generation", "node", "chunk_bytes", "lane", "lanes", "key", "attempt", "heard", "again", "pulse", "progress", "over")
+    __slots__ = ("protocol", "generation", "node", "chunk_bytes", "lane", "lanes", "key", "attempt", "heard", "again", "pulse", "progress", "over", "job")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class Hello(_message.Message):
     PULSE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     generation: str
     node: int
@@ -84,7 +85,8 @@ class Hello(_message.Message):
     pulse: bool
     progress: _containers.RepeatedCompositeFieldContainer[_aggregator_pb2.Progress]
     over: str
-    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., node: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., lane: _Optional[int] = ..., lanes: _Optional[int] = ..., key: _Optional[bytes] = ..., attempt: _Optional[int] = ..., heard: _Optional[int] = ..., again: _Optional[bool] = ..., pulse: _Optional[bool] = ..., progress: _Optional[_Iterable[_Union[_aggregator_pb2.Progress, _Mapping[str, object]]]] = ..., over: _Optional[str] = ...) -> None: ...
+    job: str
+    def __init__(self, protocol: _Optional[int] = ..., generation: _Optional[str] = ..., node: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., lane: _Optional[int] = ..., lanes: _Optional[int] = ..., key: _Optional[bytes] = ..., attempt: _Optional[int] = ..., heard: _Optional[int] = ..., again: _Optional[bool] = ..., pulse: _Optional[bool] = ..., progress: _Optional[_Iterable[_Union[_aggregator_pb2.Progress, _Mapping[str, object]]]] = ..., over: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("sequence", "chunk", "schedule", "step", "index", "weight", "spec", "number", "after", "size", "nonfinite", "settled_sequence", "settled_chunk", "sent_nanoseconds")

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 class Greeting:
     """One node's hellos in one attempt of a generation."""
 
-    def __init__(self, group: Group, chunk_bytes: int, attempt: int) -> None:
+    def __init__(self, group: Group, chunk_bytes: int, attempt: int, job: str = "") -> None:
+        """`job`: its name, as the tokens of this node's ranks have it."""
         self.attempt = attempt
+        self._job = job
         self._group = group
         self._chunk_bytes = chunk_bytes
 
@@ -49,15 +51,16 @@ class Greeting:
         hello.node = self._group.node
         hello.chunk_bytes = self._chunk_bytes
         hello.attempt = self.attempt
+        hello.job = self._job
         return pb.Frame(hello=hello).SerializeToString()
 
     def check(self, hello: pb.Hello, nodes: range) -> None:
         """Raise ProtocolError where it comes from another job, or from none of these nodes."""
-        expected = (PROTOCOL, self._group.picture.generation, self._chunk_bytes)
-        got = (hello.protocol, hello.generation, hello.chunk_bytes)
+        expected = (PROTOCOL, self._group.picture.generation, self._chunk_bytes, self._job)
+        got = (hello.protocol, hello.generation, hello.chunk_bytes, hello.job)
         if got != expected or hello.node not in nodes:
             raise ProtocolError(
-                f"node {self._group.node} expected a hello with protocol, generation and"
-                f" chunk_bytes {expected} from a node in {list(nodes)}, got {got} from node"
-                f" {hello.node}"
+                f"node {self._group.node} expected a hello with protocol, generation,"
+                f" chunk_bytes and job {expected} from a node in {list(nodes)}, got {got} from"
+                f" node {hello.node}"
             )

@@ -55,6 +55,7 @@ class GrpcTransport:
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         most_untold: int = 3,
         credentials: Plain = PLAIN,
+        job: str = "",
     ) -> None:
         """A node is told at once of settled rounds, where it was not told of so many."""
         self.ready = asyncio.Event()
@@ -73,7 +74,7 @@ class GrpcTransport:
         self._precedence = standing
         self._limits = Limits.of(timeout_seconds, resume_seconds)
         self._most_untold = most_untold
-        self._greeting = Greeting(group, chunk_bytes, attempt)
+        self._greeting = Greeting(group, chunk_bytes, attempt, job)
         self._outrun = attempt
         self._links: dict[int, Link] = {}
         self._met: dict[int, Link] = {}
