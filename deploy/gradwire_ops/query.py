@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 
@@ -40,15 +40,27 @@ def status(address: str, seconds: float = ANSWER_SECONDS) -> pb.StatusResponse:
         return stub.Status(pb.StatusRequest(), timeout=seconds)
 
 
-def trace(
-    address: str, seconds: float, calls: list[grpc.Call] | None = None
-) -> list[pb.TraceResponse]:
+class Recording(NamedTuple):
+    """What a daemon has told of a trace."""
+
+    parts: list[pb.TraceResponse]
+    lost: str = ""
+    """Why it told no more, in words."""
+
+    @property
+    def node_id(self) -> str:
+        """Whose it is."""
+        return self.parts[0].source.node_id
+
+
+def trace(address: str, seconds: float, calls: list[grpc.Call] | None = None) -> Recording:
     """What the daemon there and its ranks do for so long; less, where it is lost meanwhile, or
     where the call, which is added to `calls`, is cancelled.
 
     Raises UnreachableError where it says nothing at all.
     """
     parts: list[pb.TraceResponse] = []
+    call: grpc.Call | None = None
     try:
         with _stub(address) as stub:
             request = pb.TraceRequest(seconds=seconds)
@@ -56,10 +68,12 @@ def trace(
             if calls is not None:
                 calls.append(call)
             parts.extend(call)
-    except UnreachableError:
+    except UnreachableError as error:
         if not parts:
             raise
-    return parts
+        if call is None or call.code() != grpc.StatusCode.CANCELLED:
+            return Recording(parts, f"{error}: its trace ends before its time")
+    return Recording(parts)
 
 
 @contextmanager

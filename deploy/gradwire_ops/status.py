@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def run(daemon: str | None, *, as_json: bool, watching: bool = False) -> int:
     """Print it. 1 where no daemon answers, 2 where the address is none."""
-    addresses = [daemon] if daemon else default_addresses()
+    addresses = places(daemon)
     errors: list[str] = []
     for address in addresses:
         if mistake := _mistake(address):
@@ -69,10 +69,19 @@ def _explain(errors: list[str]) -> None:
     )
 
 
-def default_addresses() -> list[str]:
-    """Where a daemon is looked for when no flag says where it is."""
-    from gradwire_proto.addresses import SYSTEM_SOCKET, user_socket
+def places(daemon: str | None) -> list[str]:
+    """Where a daemon is looked for: there, or where the environment says, or at the usual
+    sockets. Raises typer.BadParameter for what is no address.
+    """
+    from gradwire_proto.addresses import SYSTEM_SOCKET, split_address, user_socket
 
+    daemon = daemon or os.environ.get("GRADWIRE_DAEMON")
+    if daemon:
+        try:
+            if not daemon.startswith("unix:"):
+                split_address(daemon)
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}; or unix:/PATH") from None
+        return [daemon]
     own = user_socket(os.environ, tempfile.gettempdir(), os.getuid())
-    named = os.environ.get("GRADWIRE_DAEMON")
-    return [named] if named else [f"unix:{SYSTEM_SOCKET}", f"unix:{own}"]
+    return [f"unix:{SYSTEM_SOCKET}", f"unix:{own}"]

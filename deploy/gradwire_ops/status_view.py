@@ -11,8 +11,9 @@ from rich.text import Text
 
 from gradwire_ops.fitting import Column, Fitting
 from gradwire_ops.sizes import format_size
-from gradwire_ops.status_words import format_rate, format_time, printable, slow_links
+from gradwire_ops.status_words import format_rate, format_time, slow_links
 from gradwire_proto.stages import STAGES
+from gradwire_proto.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -54,10 +54,5 @@ def _is_behind(link: pb.LinkStatus, others: Sequence[pb.LinkStatus]) -> bool:
     return narrow or far
 
 
-def printable(text: str) -> str:
-    """Without what would steer a terminal: names come from other machines."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-
-
 def _digits(number: float) -> str:
     return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f}"

@@ -3,94 +3,208 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 
 from gradwire_ops import query
-from gradwire_ops.status import default_addresses
+from gradwire_ops.status import places
+from gradwire_proto.text import printable
 from gradwire_proto.trace_json import to_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     import grpc
 
-    from gradwire_proto.v1 import aggregator_pb2 as pb
+CANCEL_SECONDS = 0.1
 
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 1.0
+"""Between two looks at who else belongs to the jobs: a job may begin while we record."""
+
+LEAST_SECONDS = 0.1
+"""Of a recording that begins late."""
+
+MOST_DAEMONS = 256
+"""That are recorded; of more, the others are named as missing."""
 
 
 def run(daemon: str | None, seconds: float, out: Path) -> int:
-    """Write it. 1 where no daemon answers, or the file can't be written."""
+    """Write it. 1 where no daemon answers, 2 where the file can't be written."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    errors: list[str] = []
-    for address in [daemon] if daemon else default_addresses():
-        try:
-            addresses = [address, *_others(address)]
-        except query.UnreachableError as error:
-            errors.append(str(error))
-            continue
-        return _trace(addresses, seconds, out, console)
-    for text in errors:
-        console.print(text, markup=False)
-    return 1
-
-
-def _trace(addresses: list[str], seconds: float, out: Path, console: Console) -> int:
-    answers = _ask_all(addresses, seconds, console)
-    traces = [answer for answer in answers if not isinstance(answer, str)]
-    document = to_json(traces, [answer for answer in answers if isinstance(answer, str)])
-    for text in document["metadata"]["missing"]:
-        console.print(f"warning: {text}", markup=False)
-    if not traces:
-        return 1
     try:
-        out.write_text(json.dumps(document))
+        with _sheet(out) as sheet:
+            return _trace(places(daemon), seconds, sheet, console)
     except OSError as error:
         console.print(f"can't write {out}: {error.strerror}", markup=False)
+        return 2
+
+
+class _Sheet:
+    """Where the trace goes, in the end."""
+
+    def __init__(self, file: IO[str], *, console: Console, name: str) -> None:
+        self._file = file
+        self._console = console
+        self._name = name
+        self.written = False
+
+    def write(self, document: dict[str, Any]) -> None:
+        json.dump(document, self._file)
+        self._file.flush()
+        self.written = True
+        spans = sum(each["spans"] for each in document["metadata"]["daemons"])
+        daemons = len(document["metadata"]["daemons"])
+        self._console.print(
+            f"{spans} spans of {daemons} daemons: {self._name}; open it at ui.perfetto.dev",
+            markup=False,
+        )
+
+
+@contextmanager
+def _sheet(out: Path) -> Iterator[_Sheet]:
+    """A file that can be written, which is known before anything is recorded; what was there
+    stays until the trace is whole. Raises OSError.
+    """
+    if out.exists() and not out.is_file():
+        # A pipe or a device: nothing else may be said there.
+        with out.open("w") as file:
+            aside = Console(stderr=True, highlight=False, soft_wrap=True)
+            yield _Sheet(file, console=aside, name=str(out))
+        return
+    with tempfile.NamedTemporaryFile(
+        "w", dir=out.parent, prefix=f".{out.name}.", delete=False
+    ) as file:
+        part = Path(file.name)
+        try:
+            sheet = _Sheet(
+                file, console=Console(highlight=False, soft_wrap=True), name=str(out)
+            )
+            yield sheet
+            if sheet.written:
+                part.chmod(0o644)
+                part.replace(out)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _trace(addresses: list[str], seconds: float, sheet: _Sheet, console: Console) -> int:
+    recordings, missing = _record_first(addresses, seconds, console)
+    missing += [each.lost for each in recordings if each.lost]
+    document = to_json(
+        [each.parts for each in recordings], [printable(each) for each in missing]
+    )
+    for text in document["metadata"]["missing"]:
+        console.print(f"warning: {text}", markup=False)
+    if not recordings:
         return 1
-    daemons = document["metadata"]["daemons"]
-    for each in daemons:
+    for each in document["metadata"]["daemons"]:
         if each["dropped"]:
-            lost = f"{each['dropped']} records of {each['host']} were lost: it did too much"
-            console.print(f"warning: {lost} to be written down as fast", markup=False)
-    spans = sum(each["spans"] for each in daemons)
-    typer.echo(f"{spans} spans of {len(daemons)} daemons: {out}; open it at ui.perfetto.dev")
+            lost = f"{each['dropped']} records of {printable(each['host'])} were lost: it did"
+            console.print(f"warning: {lost} too much to be written down as fast", markup=False)
+    sheet.write(document)
     return 0
 
 
-def _ask_all(
+def _record_first(
     addresses: list[str], seconds: float, console: Console
-) -> list[list[pb.TraceResponse] | str]:
-    calls: list[grpc.Call] = []
-    with ThreadPoolExecutor(len(addresses)) as pool:
-        asked = [pool.submit(_ask, address, seconds, calls) for address in addresses]
+) -> tuple[list[query.Recording], list[str]]:
+    """From the first of these at which a daemon answers, and all that belong to its jobs; and
+    what is missing, in words.
+    """
+    missing: list[str] = []
+    for address in addresses:
         try:
-            console.print(f"recording for {seconds:g} s; Ctrl-C ends it sooner")
-            wait(asked)
-        except KeyboardInterrupt:
-            # What has come by now is written. A call may be about to be made.
-            while wait(asked, timeout=LOOK_SECONDS).not_done:
-                for call in calls:
-                    call.cancel()
-        return [each.result() for each in asked]
+            found = [address, *_others(address, set())]
+        except query.UnreachableError as error:
+            missing.append(str(error))
+            continue
+        recorded = _Recorded(seconds)
+        recorded.gather(address, found, console)
+        return recorded.collect(), recorded.missing
+    return [], missing
 
 
-def _others(address: str) -> list[str]:
-    """The other daemons of this one's jobs, and all workers' that it speaks of."""
-    status, own = query.status(address), query.describe(address)
-    found = [worker.addresses[0] for worker in own.workers if worker.addresses]
+class _Recorded:
+    """Of several daemons for one time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._calls: list[grpc.Call] = []
+        self._asked: dict[str, Future[query.Recording]] = {}
+        self.missing: list[str] = []
+
+    def gather(self, first: str, found: list[str], console: Console) -> None:
+        """Ask all of them, and those who come to be of the first one's jobs meanwhile. Ends
+        with the time, or sooner with Ctrl-C.
+        """
+        with ThreadPoolExecutor(MOST_DAEMONS) as pool:
+            self._ask(pool, found)
+            try:
+                console.print(f"recording for {self._seconds:g} s; Ctrl-C ends it sooner")
+                while wait(self._asked.values(), timeout=LOOK_SECONDS).not_done:
+                    self._look(pool, first)
+            except KeyboardInterrupt:
+                # What has come by now is written. A call may be about to be made.
+                while wait(self._asked.values(), timeout=CANCEL_SECONDS).not_done:
+                    for call in self._calls:
+                        call.cancel()
+
+    def _look(self, pool: ThreadPoolExecutor, first: str) -> None:
+        if time.monotonic() > self._end - LOOK_SECONDS:
+            return
+        try:
+            self._ask(pool, _others(first, self._asked))
+        except query.UnreachableError:
+            # Its own recording says so.
+            return
+
+    def _ask(self, pool: ThreadPoolExecutor, addresses: list[str]) -> None:
+        for address in addresses:
+            if address in self._asked:
+                continue
+            if len(self._asked) == MOST_DAEMONS:
+                self.missing.append(f"more than {MOST_DAEMONS} daemons: not {address}")
+                continue
+            left = max(LEAST_SECONDS, self._end - time.monotonic())
+            self._asked[address] = pool.submit(query.trace, address, left, self._calls)
+
+    def collect(self) -> list[query.Recording]:
+        """What each daemon has told, once; those that told nothing are missing then."""
+        found: dict[str, query.Recording] = {}
+        for asked in self._asked.values():
+            try:
+                recording = asked.result()
+            except query.UnreachableError as error:
+                self.missing.append(str(error))
+                continue
+            found.setdefault(recording.node_id, recording)
+        return list(found.values())
+
+
+def _others(address: str, known: set[str] | dict[str, Any]) -> list[str]:
+    """The other daemons of this one's jobs that are not known yet, and all of their workers."""
+    status = query.status(address)
+    found = _workers(address)
     for job in status.jobs:
-        found += [node.address for node in job.nodes if node.id != status.node_id]
-    return list(dict.fromkeys(found))
+        for node in job.nodes:
+            if node.id != status.node_id and node.address not in {*known, *found}:
+                found += [node.address, *_workers(node.address, quiet=True)]
+    return [each for each in dict.fromkeys(found) if each not in known]
 
 
-def _ask(address: str, seconds: float, calls: list[grpc.Call]) -> list[pb.TraceResponse] | str:
-    """What it answers, or why it does not."""
+def _workers(address: str, *, quiet: bool = False) -> list[str]:
+    """Further processes of the daemon there; with `quiet`, none if it is gone."""
     try:
-        return query.trace(address, seconds, calls)
-    except query.UnreachableError as error:
-        return str(error)
+        described = query.describe(address)
+    except query.UnreachableError:
+        if quiet:
+            return []
+        raise
+    return [worker.addresses[0] for worker in described.workers if worker.addresses]

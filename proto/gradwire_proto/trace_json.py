@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwire_proto.diary import read_deeds
+from gradwire_proto.text import printable
 from gradwire_proto.trace_clocks import shifts
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
@@ -26,6 +27,8 @@ class _Process(NamedTuple):
     pid: int
     rank: int
     """Negative: a daemon."""
+    node_id: str = ""
+    """Of a daemon: in containers several may have the same pid."""
 
 
 class _Drawn(NamedTuple):
@@ -124,7 +127,8 @@ class _Drawing:
     def __init__(self, sources: Sequence[pb.TraceSource]) -> None:
         self._names: dict[_Process, str] = {}
         self._daemons = {
-            source.node_id: _Process(source.host, source.pid, -1) for source in sources
+            source.node_id: _Process(source.host, source.pid, -1, source.node_id)
+            for source in sources
         }
         for number, source in _in_order(sources):
             self._name(self._daemons[source.node_id], f"daemon of node {number}", source.host)
@@ -139,7 +143,14 @@ class _Drawing:
         self._tracks: dict[tuple[_Process, str], list[_Drawn]] = {}
 
     def _name(self, process: _Process, name: str, host: str) -> None:
-        self._names.setdefault(process, f"{name} on {host} (pid {process.pid})")
+        if process in self._names:
+            return
+        named = unique = f"{name} on {printable(host)} (pid {process.pid})"
+        taken, number = set(self._names.values()), 1
+        while unique in taken:
+            number += 1
+            unique = f"{named}, {number}"
+        self._names[process] = unique
 
     def add(self, source: pb.TraceSource, spans: Iterable[pb.TraceSpan], start: int) -> None:
         """What one daemon says; `start`: what its clock read when the time line begins."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gradwire_proto.text import printable
 from gradwire_server.errors import LostError, ReductionError, RefusedError
 
 
@@ -55,7 +56,7 @@ class Picture:
         """A node in words: where it is, and who sits there."""
         there = self.nodes[node]
         ranks = ", ".join(map(str, there.ranks))
-        return f"node {node} at {there.address} on {there.host} (ranks {ranks})"
+        return f"node {node} at {there.address} on {printable(there.host)} (ranks {ranks})"
 
     def node_of(self, rank: int) -> int:
         """Index of the node at which this rank sits."""
@@ -71,7 +72,7 @@ class Member:
     pid: int
 
     def __str__(self) -> str:
-        return f"rank {self.rank} (pid {self.pid} on {self.host})"
+        return f"rank {self.rank} (pid {self.pid} on {printable(self.host)})"
 
 
 class Group:

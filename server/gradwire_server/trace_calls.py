@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 from gradwire_proto.trace_json import to_json
-from gradwire_server.errors import ProtocolError
+from gradwire_server.errors import ProtocolError, StartError
 from gradwire_server.tracing import traced_jobs
 
 if TYPE_CHECKING:
@@ -74,7 +75,11 @@ class Traces:
 
     @contextlib.asynccontextmanager
     async def kept(self, path: Path) -> AsyncIterator[None]:
-        """While the block runs, everything is recorded; then the latest of it is written."""
+        """While the block runs, everything is recorded; then the latest of it is written.
+
+        Raises StartError where it could not be.
+        """
+        _check(path)
         with self._recorder.listening(FILE_SPANS) as listener:
             looking = asyncio.create_task(self._look(listener))
             try:
@@ -96,9 +101,27 @@ class Traces:
         return parts
 
 
-def _write(path: Path, parts: list[pb.TraceResponse]) -> None:
+def _check(path: Path) -> None:
+    """Raise StartError where there will be no file."""
+    part = _part_of(path)
+    try:
+        part.touch()
+        part.unlink()
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    except OSError as error:
+        raise StartError(
+            f"can't write a trace to {path}: {error.strerror}; choose another --trace"
+        ) from error
+
+
+def _part_of(path: Path) -> Path:
     # Whoever reads it meanwhile, or writes there, too, sees all of one or of the other.
-    part = path.with_name(f"{path.name}.{os.getpid()}")
+    return path.with_name(f"{path.name}.{os.getpid()}")
+
+
+def _write(path: Path, parts: list[pb.TraceResponse]) -> None:
+    part = _part_of(path)
     try:
         part.write_text(json.dumps(to_json([parts])))
         part.replace(path)

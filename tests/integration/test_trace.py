@@ -2,6 +2,7 @@
 # No `from __future__ import annotations`: DDP compares hooks' annotations with its own types.
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 import gradwire
 from gradwire import Session
 from gradwire_ops import query
-from gradwire_ops.cluster import cluster
+from gradwire_ops.cluster import Cluster, cluster
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1.aggregator_pb2_grpc import AggregatorStub
 from gradwire_server.engine import CLOSE_SECONDS
@@ -101,7 +102,7 @@ def test_two_traces_at_a_time_and_none_of_no_time() -> None:
     with cluster(1) as nodes:
         first = threading.Thread(target=query.trace, args=(nodes.addresses[0], 1.0))
         first.start()
-        assert query.trace(nodes.addresses[0], 0.2)[-1].source.host
+        assert query.trace(nodes.addresses[0], 0.2).parts[-1].source.host
         first.join()
         with grpc.insecure_channel(nodes.addresses[0]) as channel:
             stub = AggregatorStub(channel)
@@ -144,6 +145,109 @@ def test_a_trace_that_is_interrupted_is_written_as_far_as_it_came(tmp_path: Path
     assert asking.returncode == 0
     assert "1 daemons" in said
     check_trace(json.loads(out.read_text()))
+
+
+def start_trace(nodes: Cluster, out: Path, seconds: float) -> subprocess.Popen[str]:
+    """One that records by now."""
+    command = [sys.executable, "-m", "gradwire_ops", "trace", "--seconds", str(seconds)]
+    asking = subprocess.Popen(
+        [*command, "--daemon", nodes.addresses[0], "--out", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert asking.stderr is not None
+    assert "recording" in asking.stderr.readline()
+    return asking
+
+
+def names_of(document: dict[str, Any]) -> list[str]:
+    """Of the processes."""
+    named = [each for each in document["traceEvents"] if each["name"] == "process_name"]
+    return [each["args"]["name"] for each in named]
+
+
+def test_a_job_that_begins_later_is_recorded_on_all_nodes_until_a_daemon_dies(
+    threads_over: Callable[..., Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "trace.json"
+
+    def work(session: Session) -> None:
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            session.all_reduce(torch.ones(10)).wait()
+            time.sleep(0.05)
+
+    with cluster(2) as nodes, start_trace(nodes, out, 6.0) as asking:
+        threads_over(nodes.addresses)((1, 1), work)
+        os.kill(nodes.daemons[1].pid, signal.SIGKILL)
+        _, said = asking.communicate(timeout=PATIENCE_SECONDS)
+    document = json.loads(out.read_text())
+    check_trace(document)
+    drawn = [each["spans"] for each in document["metadata"]["daemons"]]
+    assert len(drawn) == 2
+    assert min(drawn) > 0
+    (missing,) = document["metadata"]["missing"]
+    assert "its trace ends before its time" in missing
+    assert missing in said.replace("\n", "")
+
+
+def test_all_workers_of_all_nodes_are_recorded_each_by_a_name_of_its_own(
+    threads_over: Callable[..., Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "trace.json"
+
+    def work(session: Session) -> None:
+        if session.rank == 0:
+            assert trace(nodes.addresses[0], out, 0.3).returncode == 0
+        session.all_reduce(torch.ones(1)).wait()
+
+    with cluster(2, {"GRADWIRE_WORKERS": "2"}) as nodes:
+        threads_over(nodes.addresses)((1, 1), work)
+    document = json.loads(out.read_text())
+    assert len(document["metadata"]["daemons"]) == 4
+    assert document["metadata"]["missing"] == []
+    names = names_of(document)
+    assert len(names) == len(set(names)) >= 4
+
+
+@pytest.mark.parametrize("out", ["missing/trace.json", "."])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_recorded(
+    tmp_path: Path, out: str
+) -> None:
+    with cluster(1) as nodes:
+        begun = time.monotonic()
+        result = trace(nodes.addresses[0], tmp_path / out, 600.0)
+        assert time.monotonic() - begun < PATIENCE_SECONDS
+    assert result.returncode == 2
+    assert "can't write" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_daemon_does_not_start_where_its_trace_could_not_be_written(tmp_path: Path) -> None:
+    out = tmp_path / "missing" / "trace.json"
+    flags = ["--listen", "127.0.0.1:0", "--metrics-listen", "", "--trace", str(out)]
+    result = subprocess.run(
+        [sys.executable, "-m", "gradwire_ops", "serve", *flags, "--socket", f"{tmp_path}/s"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert f"can't write a trace to {out}" in result.stderr
+
+
+def test_on_stdout_there_is_the_trace_and_nothing_else() -> None:
+    with cluster(1) as nodes:
+        result = trace(nodes.addresses[0], Path("/dev/stdout"), 0.2)
+    check_trace(json.loads(result.stdout))
+    assert "ui.perfetto.dev" in result.stderr
+
+
+def test_what_is_no_address_is_wrong_usage(tmp_path: Path) -> None:
+    result = trace("garbage", tmp_path / "out", 0.2)
+    assert result.returncode == 2
+    assert "expected HOST:PORT" in result.stderr
 
 
 def test_where_no_daemon_answers_the_command_says_so(tmp_path: Path) -> None:

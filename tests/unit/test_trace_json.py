@@ -142,3 +142,15 @@ def test_of_more_than_there_is_room_for_the_oldest_are_lost_and_counted() -> Non
         part = listener.take()
     assert [each.start_nanoseconds for each in part.spans] == list(range(15, 25))
     assert part.dropped == 15
+
+
+def test_processes_have_names_of_their_own_that_steer_no_terminal() -> None:
+    first, second = source(0), source(1)
+    for each in (first, second):
+        each.host = "h\x1b[31m\n"
+        each.jobs[0].node = 0
+    document = to_json([answer(first), answer(second)])
+    named = [each for each in document["traceEvents"] if each["name"] == "process_name"]
+    names = [each["args"]["name"] for each in named]
+    assert len(set(names)) == len(names) == 4
+    assert all(name.isprintable() for name in names)
