@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test conformance check proto dashboards bench convergence drill cost observe soak pictures cases metrics dist clean
+.PHONY: help setup demo test test-compose conformance check proto dashboards bench convergence drill cost observe soak pictures cases metrics dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -40,6 +40,9 @@ demo: $(READY)  ## train a real job over two daemons, and compare it with gloo
 
 test: $(READY)  ## run the tests (ARGS=tests/unit for some of them)
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+test-compose: $(READY)  ## image and compose files with a real container engine (some minutes; as root it starts one)
+	$(VENV)/bin/python -m pytest -o faulthandler_timeout=0 tests/compose $(ARGS)
 
 conformance: $(READY)  ## torch's own distributed tests, on grpc and on gloo
 	$(VENV)/bin/python tests/conformance/run.py $(ARGS)

@@ -73,6 +73,7 @@ CASES = {
     "E07": "proxies in the environment are none of our business",
     "E09": "interfaces can be named, and a mistake is told which there are",
     "E10": "hosts with either family of addresses, or both",
+    "E11": "the shipped compose file has room for arenas, whatever a container has for its own",
     "E13": "a counter falls only where a daemon restarts, and says when that was",
     "E15": "a metrics port that is taken is an error at the start, and a quick restart works",
     "E17": "a launcher forms a job again without a rank that died, or a node that left",
