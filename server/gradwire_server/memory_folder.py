@@ -21,7 +21,7 @@ class MemoryFolder:
         self.path = path
         self.most = most
         self._made: set[Path] = set()
-        """Kept where there is a limit of ours: else nobody would look which of them are gone."""
+        """Kept where we have a limit of our own: else nobody would look which of them go."""
 
     @property
     def room(self) -> int:
