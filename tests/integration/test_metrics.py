@@ -176,14 +176,17 @@ def test_links_ranks_and_wires_are_shown_while_a_job_has_them(nodes: Cluster) ->
         for _ in range(20):
             reduce(sessions, 1 << 22)
         time.sleep(1.1)
-        page, status = scrape(here), query.status(here)
+        # The pulse goes on meanwhile: what it measures is what it was before, or after.
+        before, page, status = query.status(here), scrape(here), query.status(here)
         ((link,), ranks) = status.jobs[0].links, status.jobs[0].ranks
         names = "link_up", "link_queued_bytes", "link_reopened_total"
         assert figures(page, *names, peer=link.address) == [1, 0, 0]
         speeds = "link_round_trip_seconds", "link_bandwidth_bytes_per_second"
         trip, bandwidth = figures(page, *speeds, peer=link.address)
         assert 0 < trip < 1
-        assert [trip, bandwidth] == [link.round_trip_seconds, link.bandwidth]
+        trips = [each.jobs[0].links[0].round_trip_seconds for each in (before, status)]
+        assert trip in trips
+        assert bandwidth == link.bandwidth
         assert 1e6 < bandwidth < 1e11
         in_flight, limit, missing = figures(
             page, "in_flight_bytes", "in_flight_limit_bytes", "ranks_missing"
@@ -235,4 +238,5 @@ def test_a_slow_round_leaves_its_generation_and_number(nodes: Cluster) -> None:
         for sample in family.samples
         if sample.name == "gradwire_round_seconds_bucket" and sample.exemplar
     ]
-    assert examples == [{"generation": generation[:64], "round": "1"}]
+    # On a busy machine the first may be slow, too.
+    assert {"generation": generation[:64], "round": "1"} in examples
