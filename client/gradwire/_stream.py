@@ -169,9 +169,7 @@ class Streaming:
             self._line.send(told, memoryview(b""))
 
     def begin_at(self, sequence: int) -> None:
-        """See Carrier. The daemon knows which have ended."""
-        if not self._open:
-            self._pace.rest()
+        """See Carrier. The daemon knows."""
 
     def cut_of(self, order: Order) -> Cut:
         """See Carrier."""
@@ -208,7 +206,9 @@ class Streaming:
         self._flying = {chunk for chunk in self._flying if chunk[0] != sequence}
 
     def resolved(self, collectives: int, size: int) -> None:
-        """See Carrier. The daemon knows."""
+        """See Carrier. The daemon knows which have ended."""
+        if not self._open:
+            self._pace.rest()
 
     def receive(self) -> pb.ReduceResponse | None:
         """See Carrier."""

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 
@@ -96,6 +96,10 @@ class Authority:
     def renew(self, certificate: bytes, days: float, key: bytes | None) -> Issued:
         """The same names; the same key where it is given. Raises ValueError."""
         before = x509.load_pem_x509_certificate(certificate)
+        if not _names(before):
+            raise ValueError(
+                "tls.crt names no host: `gradwire certs issue` makes one that does"
+            )
         names = before.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         new = ec.generate_private_key(ec.SECP256R1()) if key is None else _signing_key(key)
         return self._sign(before.subject, names, days, new)
@@ -144,20 +148,20 @@ class Authority:
     @staticmethod
     def mistakes(files: Files) -> list[str]:
         """What does not fit together. Raises ValueError where a file can't be read."""
-        ca = x509.load_pem_x509_certificate(files.ca)
+        # While a CA takes the place of another, all nodes trust both.
+        authorities = x509.load_pem_x509_certificates(files.ca)
         certificate = x509.load_pem_x509_certificate(files.certificate)
-        key = load_pem_private_key(files.key, None)
         found = []
-        if _public(key.public_key()) != _public(certificate.public_key()):
+        if _public(_key(files.key).public_key()) != _public(certificate.public_key()):
             found.append("tls.key does not belong to tls.crt")
-        try:
-            certificate.verify_directly_issued_by(ca)
-        except (InvalidSignature, ValueError, TypeError):
+        signers = [each for each in authorities if _has_issued(each, certificate)]
+        if not signers:
+            known = ", ".join(each.subject.rfc4514_string() for each in authorities)
             found.append(
-                f"expected it to be issued by the CA in ca.crt ({ca.subject.rfc4514_string()}),"
+                f"expected it to be issued by the CA in ca.crt ({known}),"
                 f" found that another key has signed it ({certificate.issuer.rfc4514_string()})"
             )
-        if ca.not_valid_after_utc < dt.datetime.now(dt.UTC):
+        if any(each.not_valid_after_utc < dt.datetime.now(dt.UTC) for each in signers):
             found.append("the CA in ca.crt has expired")
         return found
 
@@ -203,7 +207,7 @@ def _general(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _names(certificate: x509.Certificate) -> Iterable[str]:
+def _names(certificate: x509.Certificate) -> Sequence[str]:
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -213,8 +217,23 @@ def _names(certificate: x509.Certificate) -> Iterable[str]:
     return [*names.get_values_for_type(x509.DNSName), *addresses]
 
 
+def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
+
+def _key(key: bytes) -> PrivateKeyTypes:
+    try:
+        return load_pem_private_key(key, None)
+    except TypeError as error:
+        raise ValueError("expected a key without a password") from error
+
+
 def _signing_key(key: bytes) -> ec.EllipticCurvePrivateKey:
-    read: PrivateKeyTypes = load_pem_private_key(key, None)
+    read = _key(key)
     if not isinstance(read, ec.EllipticCurvePrivateKey):
         raise ValueError("expected a key on an elliptic curve, as `gradwire certs` makes them")
     return read

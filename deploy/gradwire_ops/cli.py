@@ -21,9 +21,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
 app.add_typer(certs_cli.app, name="certs")
 app.add_typer(tokens.app, name="tokens")
+
+_Daemon = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="unix:/PATH or HOST:PORT. Default: GRADWIRE_DAEMON, then the usual sockets.",
+    ),
+]
 
 
 def main() -> None:
@@ -287,13 +294,7 @@ def bench(  # noqa: PLR0913 - one parameter for each flag
 
 @app.command()
 def status(
-    daemon: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="unix:/PATH or HOST:PORT. Default: GRADWIRE_DAEMON, then the usual sockets.",
-        ),
-    ] = None,
+    daemon: _Daemon = None,
     json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
     watch: Annotated[
         bool,
@@ -310,13 +311,7 @@ def status(
 
 @app.command()
 def trace(
-    daemon: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="unix:/PATH or HOST:PORT. Default: GRADWIRE_DAEMON, then the usual sockets.",
-        ),
-    ] = None,
+    daemon: _Daemon = None,
     seconds: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, max=3600, help="How long.")
     ] = 10.0,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from gradwire_ops import query, status_watch
 from gradwire_ops.status_view import view
+from gradwire_proto.addresses import SYSTEM_SOCKET, split_address, user_socket
 from gradwire_proto.status_json import to_dict
 
 if TYPE_CHECKING:
@@ -18,13 +19,9 @@ if TYPE_CHECKING:
 
 
 def run(daemon: str | None, *, as_json: bool, watching: bool = False) -> int:
-    """Print it. 1 where no daemon answers, 2 where the address is none."""
-    addresses = places(daemon)
+    """Print it. 1 where no daemon answers. Raises what `places` does."""
     errors: list[str] = []
-    for address in addresses:
-        if mistake := _mistake(address):
-            typer.echo(f"{address}: {mistake}", err=True)
-            return 2
+    for address in places(daemon):
         try:
             answer = query.status(address)
         except query.UnreachableError as error:
@@ -36,19 +33,6 @@ def run(daemon: str | None, *, as_json: bool, watching: bool = False) -> int:
         return 0
     _explain(errors)
     return 1
-
-
-def _mistake(address: str) -> str:
-    """What is wrong with an address; nothing, if it is empty."""
-    from gradwire_proto.addresses import split_address
-
-    if address.startswith("unix:"):
-        return ""
-    try:
-        split_address(address)
-    except ValueError as error:
-        return f"{error}, or unix:/PATH"
-    return ""
 
 
 def _show(answer: pb.StatusResponse, *, as_json: bool) -> None:
@@ -73,8 +57,6 @@ def places(daemon: str | None) -> list[str]:
     """Where a daemon is looked for: there, or where the environment says, or at the usual
     sockets. Raises typer.BadParameter for what is no address.
     """
-    from gradwire_proto.addresses import SYSTEM_SOCKET, split_address, user_socket
-
     daemon = daemon or os.environ.get("GRADWIRE_DAEMON")
     if daemon:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import median_low
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def slow_links(links: Sequence[pb.LinkStatus]) -> dict[int, str]:
 def _is_behind(link: pb.LinkStatus, others: Sequence[pb.LinkStatus]) -> bool:
     reached = [each.bandwidth for each in others if each.bandwidth > 0]
     trips = [each.round_trip_seconds for each in others if each.round_trip_seconds > 0]
-    narrow = bool(reached) and 0 < link.bandwidth < median(reached) / 2
-    far = bool(trips) and link.round_trip_seconds > 4 * median(trips) + 0.002
+    narrow = bool(reached) and 0 < link.bandwidth < median_low(reached) / 2
+    far = bool(trips) and link.round_trip_seconds > 4 * median_low(trips) + 0.002
     return narrow or far
 
 

@@ -207,11 +207,14 @@ class Chain:
             if self._closed:
                 return
             before, self._counted = self._counted, self.tally()
-            metrics.bytes_in.inc(self._counted.bytes - before.bytes)
-            metrics.bytes_out.inc(self._counted.bytes - before.bytes)
+            # What a rank writes into the arena must not keep anybody from the metrics.
+            size = max(0, self._counted.bytes - before.bytes)
+            metrics.bytes_in.inc(size)
+            metrics.bytes_out.inc(size)
             if self._alone:
                 rounds = self._counted.rounds - before.rounds
-                metrics.rounds_done("local", rounds, self._counted.seconds - before.seconds)
+                seconds = max(0.0, self._counted.seconds - before.seconds)
+                metrics.rounds_done("local", rounds, seconds)
 
     def close(self, metrics: Metrics) -> None:
         """Count for the last time; the arena goes."""

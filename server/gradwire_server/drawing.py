@@ -59,8 +59,8 @@ class Drawing:
         assert self._chain is not None, "see wanted"  # noqa: S101
         self._following = True
         try:
-            for _ in self._chain.deeds():
-                """Of an earlier trace."""
+            # What ranks noted for an earlier trace.
+            list(self._chain.deeds())
             self._chain.trace(on=True)
             while self._recorder.on and not self._over:
                 await asyncio.sleep(LOOK_SECONDS)

@@ -154,9 +154,7 @@ class Jobs:
             job.engine.fail(error)
         for end in self._ends.values():
             end.cancel()
-        await asyncio.gather(*(job.close() for job in self.all))
-        for job in self.all:
-            job.feedback.close()
+        await asyncio.gather(*map(self._finish, self.all))
 
     async def _put_away(self, job: Job) -> None:
         """This attempt is over; the next one goes on with what it has lost."""
@@ -170,13 +168,7 @@ class Jobs:
         generation = job.group.picture.generation
         await job.ended.wait()
         await job.engine.drain()
-        if job.group.failure is not None:
-            self._over[generation] = job.group.failure
-            while len(self._over) > MOST_OVER:
-                self._over.popitem(last=False)
-        await job.close()
-        job.feedback.close()
-        del self._jobs[generation]
+        await self._finish(job)
         self._ends.pop(job, None)
         # A job is a web of callbacks: its arena and its connections would stay until Python
         # looks. Its peers' streams and its ranks' lines, which point to it, end within moments.
@@ -184,6 +176,17 @@ class Jobs:
         async with self._news:
             self._news.notify_all()
         log.info("generation %s has ended", generation[:8], extra=about(generation))
+
+    async def _finish(self, job: Job) -> None:
+        """It is over for good: once its memory is gone, nobody finds it here."""
+        generation = job.group.picture.generation
+        if job.group.failure is not None:
+            self._over[generation] = job.group.failure
+            while len(self._over) > MOST_OVER:
+                self._over.popitem(last=False)
+        await job.close()
+        job.feedback.close()
+        self._jobs.pop(generation, None)
 
 
 def _check_attempt(job: Job, attempt: int) -> None:

@@ -21,6 +21,7 @@ class MemoryFolder:
         self.path = path
         self.most = most
         self._made: set[Path] = set()
+        """Kept where we have a limit of our own: else nobody would look which of them go."""
 
     @property
     def room(self) -> int:
@@ -59,7 +60,8 @@ class MemoryFolder:
             os.close(file)
             path.unlink(missing_ok=True)
             raise
-        self._made.add(path)
+        if self.most:
+            self._made.add(path)
         return file
 
     def limit(self, size: int) -> str | None:

@@ -144,7 +144,7 @@ class Settings(BaseSettings):
                 raise ValueError(f"nobody can connect to {host}; name an address of this host")
         return advertise
 
-    @field_validator("certs", mode="before")
+    @field_validator("certs", "token_key", "trace", mode="before")
     @classmethod
     def _may_be_empty(cls, value: object) -> object:
         # As a compose file leaves it, where nobody has set it.
@@ -217,7 +217,15 @@ class Settings(BaseSettings):
     @field_validator("token_key")
     @classmethod
     def _is_a_key(cls, path: Path | None) -> Path | None:
-        if path is not None and len(key := path.read_bytes().strip()) < LEAST_KEY_BYTES:
+        if path is None:
+            return None
+        try:
+            key = path.read_bytes().strip()
+        except OSError as error:
+            raise ValueError(
+                f"{error.strerror}: `gradwire tokens init FILE` makes one"
+            ) from error
+        if len(key) < LEAST_KEY_BYTES:
             raise ValueError(
                 f"expected {LEAST_KEY_BYTES} bytes or more, found {len(key)}:"
                 " `gradwire tokens init FILE` makes a key"

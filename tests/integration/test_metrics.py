@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ from gradwire_proto.addresses import split_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import grpc
 
 SETTINGS = {"GRADWIRE_METRICS_LISTEN": "127.0.0.1:0", "GRADWIRE_CHUNK_BYTES": str(1 << 20)}
 JOBS = int(os.environ.get("GRADWIRE_TEST_JOBS", "60"))
@@ -176,14 +180,17 @@ def test_links_ranks_and_wires_are_shown_while_a_job_has_them(nodes: Cluster) ->
         for _ in range(20):
             reduce(sessions, 1 << 22)
         time.sleep(1.1)
-        page, status = scrape(here), query.status(here)
+        # The pulse goes on meanwhile: what it measures is what it was before, or after.
+        before, page, status = query.status(here), scrape(here), query.status(here)
         ((link,), ranks) = status.jobs[0].links, status.jobs[0].ranks
         names = "link_up", "link_queued_bytes", "link_reopened_total"
         assert figures(page, *names, peer=link.address) == [1, 0, 0]
         speeds = "link_round_trip_seconds", "link_bandwidth_bytes_per_second"
         trip, bandwidth = figures(page, *speeds, peer=link.address)
         assert 0 < trip < 1
-        assert [trip, bandwidth] == [link.round_trip_seconds, link.bandwidth]
+        trips = [each.jobs[0].links[0].round_trip_seconds for each in (before, status)]
+        assert trip in trips
+        assert bandwidth == link.bandwidth
         assert 1e6 < bandwidth < 1e11
         in_flight, limit, missing = figures(
             page, "in_flight_bytes", "in_flight_limit_bytes", "ranks_missing"
@@ -196,6 +203,32 @@ def test_links_ranks_and_wires_are_shown_while_a_job_has_them(nodes: Cluster) ->
     await_idle(here)
     gone = ("gradwire_link_", "gradwire_peer_", "gradwire_rank_", "gradwire_codec_")
     assert [key for key in scrape(here) if key[0].startswith(gone)] == []
+
+
+def test_a_daemon_that_stops_says_what_has_ended_until_it_is_gone(nodes: Cluster) -> None:
+    here = nodes.addresses[0]
+    page, daemon = split_address(query.status(here).metrics), nodes.daemons[0]
+    seen: list[tuple[int, bytes]] = []
+    with ThreadPoolExecutor(1) as pool, job((here,)), job((here,)):
+        # A call that goes on holds the end up for a moment.
+        calls: list[grpc.Call] = []
+        tracing = pool.submit(query.trace, here, 60.0, calls)
+        while not calls:
+            time.sleep(0.01)
+        calls[0].initial_metadata()  # comes with the first answer
+        daemon.signal(signal.SIGTERM)
+        end = time.monotonic() + SECONDS
+        with suppress(OSError):
+            while time.monotonic() < end:
+                with closing(http.client.HTTPConnection(*page, timeout=SECONDS)) as line:
+                    line.request("GET", "/status.json")
+                    answer = line.getresponse()
+                    seen.append((answer.status, answer.read()))
+        tracing.result()
+    assert {status for status, _ in seen} == {200}
+    last = json.loads(seen[-1][1])
+    assert last["jobs"] == []
+    assert any("is stopping" in event["text"] for event in last["events"])
 
 
 def test_what_a_wire_saves_and_loses_is_shown(nodes: Cluster) -> None:
@@ -235,4 +268,5 @@ def test_a_slow_round_leaves_its_generation_and_number(nodes: Cluster) -> None:
         for sample in family.samples
         if sample.name == "gradwire_round_seconds_bucket" and sample.exemplar
     ]
-    assert examples == [{"generation": generation[:64], "round": "1"}]
+    # On a busy machine the first may be slow, too.
+    assert {"generation": generation[:64], "round": "1"} in examples

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from gradwire_ops.cluster import cluster
 from gradwire_ops.status_view import view
+from gradwire_ops.status_words import slow_links
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -133,3 +134,10 @@ def test_a_slow_link_and_a_rank_that_is_waited_for_are_named_in_words() -> None:
     assert "slower" not in said_of(" n2 ")
     assert "slower than it was" in said_of(" n3 ")
     assert "slower than the others" in said_of(" n4 ")
+
+
+def test_of_an_even_number_of_others_the_lower_one_counts_as_on_the_page() -> None:
+    links = [pb.LinkStatus(node=node, bandwidth=each) for node, each in enumerate((3, 4, 10))]
+    assert slow_links(links) == {}
+    links[0].bandwidth = 1.9
+    assert slow_links(links) == {0: "the others"}

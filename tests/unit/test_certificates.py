@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization as s
 from typer.testing import CliRunner
 
 from gradwire_ops.certs_authority import Authority
@@ -38,6 +39,13 @@ def stranger() -> Authority:
 def files(authority: Authority, *hosts: str, days: float = 1) -> Files:
     issued = authority.issue("n", hosts or ("127.0.0.1",), days)
     return Files(authority.certificate, issued.certificate, issued.key)
+
+
+def locked(key: bytes) -> bytes:
+    """The same key, with a password."""
+    lock = s.BestAvailableEncryption(b"secret")
+    read = s.load_pem_private_key(key, None)
+    return read.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, lock)
 
 
 def gradwire(*arguments: object) -> tuple[int, str]:
@@ -80,14 +88,9 @@ def test_files_that_do_not_hold_together_are_refused_for_their_reason(
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
     authority: Authority,
 ) -> None:
-    from cryptography.hazmat.primitives import serialization as s
-
     good = files(authority)
-    key = s.load_pem_private_key(good.key, None)
-    lock = s.BestAvailableEncryption(b"secret")
-    locked = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, lock)
     with pytest.raises(CertificateError, match="password"):
-        certificates.inspect(good._replace(key=locked))
+        certificates.inspect(good._replace(key=locked(good.key)))
 
 
 def test_a_folder_that_lacks_a_file_is_told_which(tmp_path: Path) -> None:
@@ -249,6 +252,8 @@ def test_show_finds_what_is_wrong(
     good, other = files(authority), files(stranger)
     cases = [
         (good, 0, "verdict: good"),
+        (good._replace(ca=other.ca + good.ca), 0, "verdict: good"),
+        (good._replace(key=locked(good.key)), 1, "without a password"),
         (files(authority, days=-1), 1, "it has expired"),
         (good._replace(key=other.key), 1, "tls.key does not belong to tls.crt"),
         (good._replace(ca=other.ca), 1, "expected it to be issued by the CA in ca.crt"),
@@ -264,6 +269,25 @@ def test_show_finds_what_is_wrong(
         (tmp_path / name).write_bytes(data)
     (tmp_path / "tls.key").chmod(0o644)
     assert "chmod 600" in gradwire("show", tmp_path)[1]
+
+
+def test_a_certificate_without_names_is_not_renewed(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """As one of another CA may be, which names its host as the subject only."""
+    ca, node = tmp_path / "ca", tmp_path / "node"
+    for folder, data in (
+        (ca, {"ca.crt": authority.certificate, "ca.key": authority.key}),
+        (node, dict(zip(certificates.NAMES, files(authority), strict=True))),
+    ):
+        folder.mkdir()
+        for name, content in data.items():
+            (folder / name).write_bytes(content)
+    # The CA's own has none.
+    (node / "tls.crt").write_bytes(authority.certificate)
+    code, said = gradwire("renew", ca, node)
+    assert code == 1
+    assert "names no host" in said
 
 
 @pytest.mark.parametrize("wrong", ["a b", "host:80", "", "a..b", "http://a"])

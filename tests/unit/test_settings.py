@@ -152,9 +152,10 @@ def test_with_certificates_all_may_listen_and_insecure_is_refused(tmp_path: Path
         assert words in line
 
 
-def test_an_empty_folder_of_certificates_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADWIRE_CERTS", "")
-    assert load({}).certs is None
+@pytest.mark.parametrize("name", ["certs", "token_key", "trace"])
+def test_an_empty_path_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"GRADWIRE_{name.upper()}", "")
+    assert getattr(load({}), name) is None
 
 
 def test_only_what_is_insecure_and_beyond_loopback_is_open() -> None:
@@ -243,3 +244,9 @@ def test_a_bandwidth_is_a_number_of_bits_or_has_a_unit(text: str, bits: int) -> 
 def test_another_bandwidth_is_refused(text: str) -> None:
     (mistake,) = mistakes({"bandwidth": text})
     assert mistake.startswith(f"bandwidth={text}: expected bits per second")
+
+
+def test_a_key_of_tokens_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    (line,) = mistakes({"token_key": str(tmp_path / "none")})
+    assert line.startswith(f"token_key={tmp_path}/none: No such file")
+    assert "gradwire tokens init" in line

@@ -126,9 +126,9 @@ _WIRES = (
         (
             Query(
                 'sum by (instance, peer) (rate(gradwire_peer_bytes_total{instance=~"$instance",'
-                ' direction="sent"}[$__rate_interval])) / '
+                ' direction="received"}[$__rate_interval])) / '
                 f"({series('gradwire_link_bandwidth_bytes_per_second', 'instance, peer')} > 0)",
-                "{{instance}} to {{peer}}",
+                "{{peer}} to {{instance}}",
             ),
         ),
         width=THIRD,

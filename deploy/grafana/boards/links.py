@@ -4,6 +4,7 @@ from boards.parts import THIRD, WIDE, Board, Panel, Query, grown, rate, series
 
 _LINK = "instance, peer"
 _NAME = "{{instance}} to {{peer}}"
+_COMING = "{{peer}} to {{instance}}"
 
 _MATRICES = (
     Panel(
@@ -44,7 +45,7 @@ _COURSE = (
         "Bandwidth over time",
         "A link that falls behind its own past is worth a look, even where others are slower.",
         "Bps",
-        (Query(series("gradwire_link_bandwidth_bytes_per_second", _LINK), _NAME),),
+        (Query(series("gradwire_link_bandwidth_bytes_per_second", _LINK), _COMING),),
     ),
     Panel(
         "lines",
