@@ -77,9 +77,12 @@ CASES = {
     "E13": "a counter falls only where a daemon restarts, and says when that was",
     "E15": "a metrics port that is taken is an error at the start, and a quick restart works",
     "E17": "a launcher forms a job again without a rank that died, or a node that left",
-    "S01": "nobody poses as a node whose certificate he has not",
+    "S01": "nobody poses as a node whose certificate he has not, or as a rank of another job",
+    "S02": "nothing received is unpickled or run",
     "S03": "listening beyond loopback takes certificates, or the word insecure",
     "S05": "new certificates are used in mid-job, and broken ones are not",
+    "S07": "a message that unpacks, or claims, to be huge takes no memory",
+    "S08": "messages that make no sense are refused, and harm nobody",
 }
 
 

@@ -63,7 +63,10 @@ EMBEDDED_IDLE_SECONDS = 60.0
 OPTIONS: list[tuple[str, Any]] = [
     # Without it a second daemon on this port would start, and get every other connection.
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", 64 << 20),
+    # A chunk has at most 4 MiB. Whoever calls may make us keep one message, before we know him.
+    ("grpc.max_receive_message_length", 8 << 20),
+    # Nobody of ours compresses: it would be a way to make us unpack a gigabyte of zeros.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.max_send_message_length", 64 << 20),
     # Peers ask every 10 s whether we are there (transport.grpc): that is no flood.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import threading
 import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,9 +21,13 @@ from gradwire_proto.v1 import aggregator_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CALLS, JOBS = 200, 2
 CHUNK_BYTES = 1 << 20
+LARGEST_BYTES = 8 << 20
+"""Of any message that a daemon takes."""
+GROWTH_BYTES = 64 << 20
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +108,44 @@ def test_a_stranger_with_thousands_of_streams_is_refused_and_the_job_goes_on(
         while post(iter([b"nonsense"])).code() != grpc.StatusCode.INVALID_ARGUMENT:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+@pytest.mark.case("S07")
+@pytest.mark.parametrize("compressed", [True, False], ids=["a bomb", "as it is"])
+def test_a_message_larger_than_any_of_ours_is_refused_before_it_takes_memory(
+    limited: Cluster, port: str, compressed: bool
+) -> None:
+    daemon = psutil.Process(limited.daemons[0].pid)
+    before = daemon.memory_info().rss
+    options = [("grpc.max_send_message_length", -1)]
+    codes = {
+        grpc.StatusCode.UNIMPLEMENTED if compressed else grpc.StatusCode.RESOURCE_EXHAUSTED
+    }
+    how = grpc.Compression.Gzip if compressed else grpc.Compression.NoCompression
+    with (
+        alone(limited.addresses[0]) as session,
+        grpc.insecure_channel(port, options) as channel,
+    ):
+        post: Any = channel.stream_stream("/gradwire.v1.Aggregator/Post")
+        for size in (LARGEST_BYTES + 1, 256 << 20):
+            call = post(iter([bytes(size)]), timeout=30, compression=how)
+            assert {call.code()} == codes
+        assert session.all_reduce(torch.ones(3)).wait().tolist() == [1.0] * 3
+    assert daemon.memory_info().rss < before + GROWTH_BYTES
+
+
+@pytest.mark.case("S02")
+def test_a_pickle_is_bytes_like_any_other(limited: Cluster, port: str, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "owned"),)
+
+    evil = pickle.dumps(Evil())
+    with alone(limited.addresses[0]) as session, grpc.insecure_channel(port) as channel:
+        for method in ("Aggregator/Post", "Aggregator/Reduce", "Peer/Exchange"):
+            call: Any = channel.stream_stream(f"/gradwire.v1.{method}")
+            bearing = (("authorization", "Bearer x"), ("evil-bin", evil))
+            answer = call(iter([evil]), timeout=30, metadata=bearing)
+            assert answer.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert session.all_reduce(torch.ones(3)).wait().tolist() == [1.0] * 3
+    assert list(tmp_path.iterdir()) == []

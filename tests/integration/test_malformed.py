@@ -187,7 +187,7 @@ def test_a_stream_that_ends_while_its_first_answer_is_written_ends_for_the_rank_
                 assert target.stream("Aggregator/Reduce", [first, brought, *last]) == code
 
 
-@pytest.mark.case("P06", "R18")
+@pytest.mark.case("P06", "R18", "S08")
 @pytest.mark.timeout(120 + MESSAGES // 20)
 def test_no_message_harms_a_daemon_or_the_job_beside_it(
     nodes: Cluster, honest: Honest, targets: list[Target], memory: Path

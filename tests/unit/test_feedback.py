@@ -216,6 +216,7 @@ def test_where_shared_memory_is_short_it_is_kept_all_the_same(
     feedback.close()
 
 
+@pytest.mark.case("S07")
 def test_what_no_memory_has_room_for_fails_its_round_and_takes_none(
     tmp_path: Path,
 ) -> None:

@@ -95,3 +95,25 @@ def test_what_both_sides_agree_on_does_no_io() -> None:
     assert offences(others, WORLDLY) == []
     # Its handshakes are in memory; a connection is shaken by whoever made it.
     assert offences([certificates], WORLDLY - {"ssl"}) == []
+
+
+UNPACKING = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+
+
+@pytest.mark.case("S02")
+def test_nothing_received_can_be_run() -> None:
+    """No module of ours has a way to make code, or objects of any class, out of bytes."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in MAY_IMPORT
+        for path in modules(ROOT / folder)
+        for name in (*imports(path), *_calls(path))
+        if name.partition(".")[0] in UNPACKING or name in {"eval", "exec", "torch.load"}
+    ]
+    assert found == []
+
+
+def _calls(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
