@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -71,14 +72,21 @@ def _sheet(out: Path) -> Iterator[_Sheet]:
     """A file that can be written, which is known before anything is recorded; what was there
     stays until the trace is whole. Raises OSError.
     """
+    aside = Console(stderr=True, highlight=False, soft_wrap=True)
+    if _is_stdout(out):
+        # Also where that is a file: what the shell opened stays, and has nothing else.
+        with os.fdopen(os.dup(1), "w") as file:
+            yield _Sheet(file, console=aside, name=str(out))
+        return
     if out.exists() and not out.is_file():
         # A pipe or a device: nothing else may be said there.
         with out.open("w") as file:
-            aside = Console(stderr=True, highlight=False, soft_wrap=True)
             yield _Sheet(file, console=aside, name=str(out))
         return
+    # A link goes on to lead where it did.
+    target = out.resolve()
     with tempfile.NamedTemporaryFile(
-        "w", dir=out.parent, prefix=f".{out.name}.", delete=False
+        "w", dir=target.parent, prefix=f".{target.name}.", delete=False
     ) as file:
         part = Path(file.name)
         try:
@@ -88,9 +96,16 @@ def _sheet(out: Path) -> Iterator[_Sheet]:
             yield sheet
             if sheet.written:
                 part.chmod(0o644)
-                part.replace(out)
+                part.replace(target)
         finally:
             part.unlink(missing_ok=True)
+
+
+def _is_stdout(out: Path) -> bool:
+    try:
+        return os.path.samestat(out.stat(), os.fstat(1))
+    except OSError:
+        return False
 
 
 def _trace(addresses: list[str], seconds: float, sheet: _Sheet, console: Console) -> int:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -223,18 +224,31 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_recorded(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_daemon_does_not_start_where_its_trace_could_not_be_written(tmp_path: Path) -> None:
-    out = tmp_path / "missing" / "trace.json"
+def serve_traced(folder: Path, out: Path) -> subprocess.CompletedProcess[str]:
     flags = ["--listen", "127.0.0.1:0", "--metrics-listen", "", "--trace", str(out)]
-    result = subprocess.run(
-        [sys.executable, "-m", "gradwire_ops", "serve", *flags, "--socket", f"{tmp_path}/s"],
+    return subprocess.run(
+        [sys.executable, "-m", "gradwire_ops", "serve", *flags, "--socket", f"{folder}/s"],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
         check=False,
     )
+
+
+def test_a_daemon_does_not_start_where_its_trace_could_not_be_written(tmp_path: Path) -> None:
+    out = tmp_path / "missing" / "trace.json"
+    result = serve_traced(tmp_path, out)
     assert result.returncode == 1
     assert f"can't write a trace to {out}" in result.stderr
+
+
+def test_a_daemon_does_not_put_a_file_in_the_place_of_a_device(tmp_path: Path) -> None:
+    out = tmp_path / "pipe"
+    os.mkfifo(out)
+    result = serve_traced(tmp_path, out)
+    assert result.returncode == 1
+    assert f"can't write a trace to {out}: no regular file" in result.stderr
+    assert out.is_fifo()
 
 
 def test_on_stdout_there_is_the_trace_and_nothing_else() -> None:
@@ -242,6 +256,36 @@ def test_on_stdout_there_is_the_trace_and_nothing_else() -> None:
         result = trace(nodes.addresses[0], Path("/dev/stdout"), 0.2)
     check_trace(json.loads(result.stdout))
     assert "ui.perfetto.dev" in result.stderr
+
+
+def test_where_stdout_is_a_file_the_trace_goes_there_and_all_links_stay(
+    tmp_path: Path,
+) -> None:
+    # By links of our own: as root a mistake would cost this machine its /dev/stdout.
+    out, link = tmp_path / "out", tmp_path / "link"
+    link.symlink_to(out)
+    command = [sys.executable, "-m", "gradwire_ops", "trace", "--seconds", "0.2"]
+    with cluster(1) as nodes:
+        ask = partial(
+            subprocess.run,
+            [*command, "--daemon", nodes.addresses[0], "--out", str(link)],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=True,
+        )
+        with out.open("w") as stdout:
+            stdout.write("before\n")
+            stdout.flush()
+            said = ask(stdout=stdout).stderr
+        before, _, document = out.read_text().partition("\n")
+        assert before == "before"
+        check_trace(json.loads(document))
+        assert "ui.perfetto.dev" in said
+        assert "ui.perfetto.dev" in ask(stdout=subprocess.PIPE).stdout
+    check_trace(json.loads(out.read_text()))
+    assert link.readlink() == out
+    assert sorted(tmp_path.iterdir()) == [link, out]
 
 
 def test_what_is_no_address_is_wrong_usage(tmp_path: Path) -> None:
