@@ -135,7 +135,7 @@ def _record_first(
     missing: list[str] = []
     for address in addresses:
         try:
-            found = [address, *_others(address, set())]
+            found = {address: "", **_others(address, {})}
         except query.UnreachableError as error:
             missing.append(str(error))
             continue
@@ -153,9 +153,11 @@ class _Recorded:
         self._end = time.monotonic() + seconds
         self._calls: list[grpc.Call] = []
         self._asked: dict[str, Future[query.Recording]] = {}
+        self._ids: dict[str, str] = {}
+        """By address: who is there, where that is known."""
         self.missing: list[str] = []
 
-    def gather(self, first: str, found: list[str], console: Console) -> None:
+    def gather(self, first: str, found: dict[str, str], console: Console) -> None:
         """Ask all of them, and those who come to be of the first one's jobs meanwhile. Ends
         with the time, or sooner with Ctrl-C.
         """
@@ -180,10 +182,12 @@ class _Recorded:
             # Its own recording says so.
             return
 
-    def _ask(self, pool: ThreadPoolExecutor, addresses: list[str]) -> None:
-        for address in addresses:
-            if address in self._asked:
+    def _ask(self, pool: ThreadPoolExecutor, found: dict[str, str]) -> None:
+        # In this order: the first one's clock is that of the time line.
+        for address, whose in found.items():
+            if address in self._ids:
                 continue
+            self._ids[address] = whose
             if len(self._asked) == MOST_DAEMONS:
                 self.missing.append(f"more than {MOST_DAEMONS} daemons: not {address}")
                 continue
@@ -200,18 +204,27 @@ class _Recorded:
                 self.missing.append(str(error))
                 continue
             found.setdefault(recording.node_id, recording)
+        unasked = {node for each in found.values() for node in each.nodes}
+        unasked -= {*found, *self._ids.values()}
+        self.missing += [
+            f"the daemon {each}: its job began too late, or was too short, to ask it, too"
+            for each in sorted(unasked)
+        ]
         return list(found.values())
 
 
-def _others(address: str, known: set[str] | dict[str, Any]) -> list[str]:
-    """The other daemons of this one's jobs that are not known yet, and all of their workers."""
+def _others(address: str, known: dict[str, Any]) -> dict[str, str]:
+    """The other daemons of this one's jobs whose addresses are not known yet, and all of their
+    workers; with their ids, where these are known.
+    """
     status = query.status(address)
-    found = _workers(address)
+    found = dict.fromkeys(_workers(address), "")
     for job in status.jobs:
         for node in job.nodes:
             if node.id != status.node_id and node.address not in {*known, *found}:
-                found += [node.address, *_workers(node.address, quiet=True)]
-    return [each for each in dict.fromkeys(found) if each not in known]
+                found |= dict.fromkeys(_workers(node.address, quiet=True), "")
+                found[node.address] = node.id
+    return {each: whose for each, whose in found.items() if each not in known}
 
 
 def _workers(address: str, *, quiet: bool = False) -> list[str]:
