@@ -26,6 +26,7 @@ from torch.distributed import PrefixStore, Store, rendezvous
 from gradwire._errors import ConnectError
 from gradwire_proto import PROTOCOL
 from gradwire_proto.addresses import is_loopback, split_address
+from gradwire_proto.text import printable
 from gradwire_proto.v1 import aggregator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -229,8 +230,8 @@ def check(cards: list[Card]) -> str:
         if card.rank_protocol != card.protocol:
             return (
                 f"rank {rank} is gradwire {card.rank_version} and speaks protocol"
-                f" {card.rank_protocol}, its daemon on {card.host} is gradwire {card.version}"
-                f" and speaks {card.protocol}; install one release everywhere"
+                f" {card.rank_protocol}, its daemon on {printable(card.host)} is gradwire"
+                f" {card.version} and speaks {card.protocol}; install one release everywhere"
             )
     if mistake := _mixed(cards):
         return mistake
@@ -239,7 +240,7 @@ def check(cards: list[Card]) -> str:
     if exposed and closed:
         card, address = closed[0]
         return (
-            f"the job spans several hosts, but the daemon of {card.host} listens on"
+            f"the job spans several hosts, but the daemon of {printable(card.host)} listens on"
             f" {address}, for this host only, because nothing says who may come from others."
             " Start daemons with `gradwire serve --certs FOLDER --listen HOST:PORT` (`gradwire"
             " certs` makes certificates), or set GRADWIRE_CERTS for embedded ones. On a network"
@@ -251,7 +252,7 @@ def check(cards: list[Card]) -> str:
 
 def _mixed(cards: list[Card]) -> str:
     """Daemons with certificates and daemons without don't take each other's calls."""
-    hosts = {card.certified: card.host for card in cards}
+    hosts = {card.certified: printable(card.host) for card in cards}
     if len(hosts) == 1:
         return ""
     return (

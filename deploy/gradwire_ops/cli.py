@@ -135,7 +135,11 @@ def serve(  # noqa: PLR0913 - one parameter for each flag
     ] = None,
     trace_file: Annotated[
         str | None,
-        typer.Option("--trace", metavar="FILE", help="Write a trace there in the end."),
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write a trace there in the end; with --workers, worker k writes FILE.k.",
+        ),
     ] = None,
     config: Annotated[
         str | None, typer.Option(metavar="FILE", help="TOML file with any of these settings.")

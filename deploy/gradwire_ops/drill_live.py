@@ -20,6 +20,7 @@ from gradwire_ops import query
 from gradwire_ops.drill import show
 from gradwire_ops.drill_plan import FAULTS, KILL_DAEMON, KILL_RANK, STOP_DAEMON
 from gradwire_ops.drill_verdict import CLEANLY, HUNG, SURVIVED, Finding
+from gradwire_proto.text import printable
 
 if TYPE_CHECKING:
     from gradwire_proto.v1 import aggregator_pb2 as pb
@@ -114,8 +115,8 @@ def find_target(flags: LiveFlags, answer: pb.StatusResponse) -> Target:
     one = random.Random(flags.seed).choice(list(job.ranks))  # noqa: S311 - not a secret
     if one.host != socket.gethostname() or not psutil.pid_exists(one.pid):
         raise RefusedError(
-            f"rank {one.rank} (pid {one.pid} on {one.host}) is no process of this host, as far"
-            " as can be seen from here; is it in a container?"
+            f"rank {one.rank} (pid {one.pid} on {printable(one.host)}) is no process of this"
+            " host, as far as can be seen from here; is it in a container?"
         )
     words = f"SIGKILL to rank {one.rank} (pid {one.pid})"
     return Target((one.pid,), words, ranks, job.generation)

@@ -52,6 +52,12 @@ class Recording(NamedTuple):
         """Whose it is."""
         return self.parts[0].source.node_id
 
+    @property
+    def nodes(self) -> set[str]:
+        """The ids of all that have a part in its jobs."""
+        jobs = [job for part in self.parts for job in part.source.jobs]
+        return {node for job in jobs for node in job.nodes}
+
 
 def trace(address: str, seconds: float, calls: list[grpc.Call] | None = None) -> Recording:
     """What the daemon there and its ranks do for so long; less, where it is lost meanwhile, or

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -71,14 +72,21 @@ def _sheet(out: Path) -> Iterator[_Sheet]:
     """A file that can be written, which is known before anything is recorded; what was there
     stays until the trace is whole. Raises OSError.
     """
+    aside = Console(stderr=True, highlight=False, soft_wrap=True)
+    if _is_stdout(out):
+        # Also where that is a file: what the shell opened stays, and has nothing else.
+        with os.fdopen(os.dup(1), "w") as file:
+            yield _Sheet(file, console=aside, name=str(out))
+        return
     if out.exists() and not out.is_file():
         # A pipe or a device: nothing else may be said there.
         with out.open("w") as file:
-            aside = Console(stderr=True, highlight=False, soft_wrap=True)
             yield _Sheet(file, console=aside, name=str(out))
         return
+    # A link goes on to lead where it did.
+    target = out.resolve()
     with tempfile.NamedTemporaryFile(
-        "w", dir=out.parent, prefix=f".{out.name}.", delete=False
+        "w", dir=target.parent, prefix=f".{target.name}.", delete=False
     ) as file:
         part = Path(file.name)
         try:
@@ -88,9 +96,16 @@ def _sheet(out: Path) -> Iterator[_Sheet]:
             yield sheet
             if sheet.written:
                 part.chmod(0o644)
-                part.replace(out)
+                part.replace(target)
         finally:
             part.unlink(missing_ok=True)
+
+
+def _is_stdout(out: Path) -> bool:
+    try:
+        return os.path.samestat(out.stat(), os.fstat(1))
+    except OSError:
+        return False
 
 
 def _trace(addresses: list[str], seconds: float, sheet: _Sheet, console: Console) -> int:
@@ -120,7 +135,7 @@ def _record_first(
     missing: list[str] = []
     for address in addresses:
         try:
-            found = [address, *_others(address, set())]
+            found = {address: "", **_others(address, {})}
         except query.UnreachableError as error:
             missing.append(str(error))
             continue
@@ -138,9 +153,11 @@ class _Recorded:
         self._end = time.monotonic() + seconds
         self._calls: list[grpc.Call] = []
         self._asked: dict[str, Future[query.Recording]] = {}
+        self._ids: dict[str, str] = {}
+        """By address: who is there, where that is known."""
         self.missing: list[str] = []
 
-    def gather(self, first: str, found: list[str], console: Console) -> None:
+    def gather(self, first: str, found: dict[str, str], console: Console) -> None:
         """Ask all of them, and those who come to be of the first one's jobs meanwhile. Ends
         with the time, or sooner with Ctrl-C.
         """
@@ -165,10 +182,12 @@ class _Recorded:
             # Its own recording says so.
             return
 
-    def _ask(self, pool: ThreadPoolExecutor, addresses: list[str]) -> None:
-        for address in addresses:
-            if address in self._asked:
+    def _ask(self, pool: ThreadPoolExecutor, found: dict[str, str]) -> None:
+        # In this order: the first one's clock is that of the time line.
+        for address, whose in found.items():
+            if address in self._ids:
                 continue
+            self._ids[address] = whose
             if len(self._asked) == MOST_DAEMONS:
                 self.missing.append(f"more than {MOST_DAEMONS} daemons: not {address}")
                 continue
@@ -185,18 +204,27 @@ class _Recorded:
                 self.missing.append(str(error))
                 continue
             found.setdefault(recording.node_id, recording)
+        unasked = {node for each in found.values() for node in each.nodes}
+        unasked -= {*found, *self._ids.values()}
+        self.missing += [
+            f"the daemon {each}: its job began too late, or was too short, to ask it, too"
+            for each in sorted(unasked)
+        ]
         return list(found.values())
 
 
-def _others(address: str, known: set[str] | dict[str, Any]) -> list[str]:
-    """The other daemons of this one's jobs that are not known yet, and all of their workers."""
+def _others(address: str, known: dict[str, Any]) -> dict[str, str]:
+    """The other daemons of this one's jobs whose addresses are not known yet, and all of their
+    workers; with their ids, where these are known.
+    """
     status = query.status(address)
-    found = _workers(address)
+    found = dict.fromkeys(_workers(address), "")
     for job in status.jobs:
         for node in job.nodes:
             if node.id != status.node_id and node.address not in {*known, *found}:
-                found += [node.address, *_workers(node.address, quiet=True)]
-    return [each for each in dict.fromkeys(found) if each not in known]
+                found |= dict.fromkeys(_workers(node.address, quiet=True), "")
+                found[node.address] = node.id
+    return {each: whose for each, whose in found.items() if each not in known}
 
 
 def _workers(address: str, *, quiet: bool = False) -> list[str]:

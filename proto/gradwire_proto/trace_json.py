@@ -114,8 +114,8 @@ def _spans(deeds: pb.TraceDeeds) -> Iterator[pb.TraceSpan]:
 
 def _unaligned(sources: Sequence[pb.TraceSource], ahead: Sequence[int | None]) -> list[str]:
     return [
-        f"the clock of the daemon {source.node_id} on {source.host} could not be compared with"
-        " the first one's: its times are as it says them"
+        f"the clock of the daemon {source.node_id} on {printable(source.host)} could not be"
+        " compared with the first one's: its times are as it says them"
         for source, shift in zip(sources, ahead, strict=True)
         if shift is None
     ]

@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from gradwire_proto import PROTOCOL, wire
+from gradwire_proto.text import printable
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1 import peer_pb2
 from gradwire_server import obituary, together
@@ -137,9 +138,10 @@ class Aggregator:
     async def join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
         """Seat a rank; answer when all nodes are linked."""
         if request.protocol != PROTOCOL:
+            host = printable(request.host) or "an unnamed host"
             raise RefusedError(
                 f"this daemon is gradwire {self._identity.version} and speaks protocol"
-                f" {PROTOCOL}, rank {request.rank} on {request.host or 'an unnamed host'} is"
+                f" {PROTOCOL}, rank {request.rank} on {host} is"
                 f" gradwire {request.version or 'of another release'} and speaks"
                 f" {request.protocol}; install the same release on both"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -79,7 +78,7 @@ class Traces:
 
         Raises StartError where it could not be.
         """
-        _check(path)
+        path = _checked(path)
         with self._recorder.listening(FILE_SPANS) as listener:
             looking = asyncio.create_task(self._look(listener))
             try:
@@ -101,23 +100,28 @@ class Traces:
         return parts
 
 
-def _check(path: Path) -> None:
-    """Raise StartError where there will be no file."""
-    part = _part_of(path)
+def _checked(path: Path) -> Path:
+    """Where that leads to. Raises StartError where there will be no file."""
     try:
+        path = path.resolve()
+        if path.exists() and not path.is_file():
+            # It would be replaced: a device would be one no more.
+            raise StartError(f"can't write a trace to {path}: no regular file; choose another")
+        part = _part_of(path)
         part.touch()
         part.unlink()
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise StartError(
-            f"can't write a trace to {path}: {error.strerror}; choose another --trace"
+            f"can't write a trace to {path}: {reason}; choose another --trace"
         ) from error
+    return path
 
 
 def _part_of(path: Path) -> Path:
-    # Whoever reads it meanwhile, or writes there, too, sees all of one or of the other.
-    return path.with_name(f"{path.name}.{os.getpid()}")
+    # Whoever reads it meanwhile, or writes there, too, sees all of one or of the other. Not
+    # just with a number behind: so are workers' traces called, and a container's daemon is 1.
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 def _write(path: Path, parts: list[pb.TraceResponse]) -> None:

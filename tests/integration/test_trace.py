@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 import gradwire
 from gradwire import Session
 from gradwire_ops import query
+from gradwire_ops import trace as command
 from gradwire_ops.cluster import Cluster, cluster
 from gradwire_proto.v1 import aggregator_pb2 as pb
 from gradwire_proto.v1.aggregator_pb2_grpc import AggregatorStub
@@ -35,9 +37,9 @@ FOLLOWED_SECONDS = 1.5
 
 
 def trace(address: str, out: Path, seconds: float) -> subprocess.CompletedProcess[str]:
-    command = ["trace", "--daemon", address, "--seconds", str(seconds), "--out", str(out)]
+    flags = ["trace", "--daemon", address, "--seconds", str(seconds), "--out", str(out)]
     return subprocess.run(
-        [sys.executable, "-m", "gradwire_ops", *command],
+        [sys.executable, "-m", "gradwire_ops", *flags],
         capture_output=True,
         text=True,
         timeout=60,
@@ -131,9 +133,9 @@ def test_a_job_that_is_drawn_ends_as_soon_as_any_other(
 def test_a_trace_that_is_interrupted_is_written_as_far_as_it_came(tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
     with cluster(1) as nodes:
-        command = [sys.executable, "-m", "gradwire_ops", "trace", "--seconds", "600"]
+        program = [sys.executable, "-m", "gradwire_ops", "trace", "--seconds", "600"]
         with subprocess.Popen(
-            [*command, "--daemon", nodes.addresses[0], "--out", str(out)],
+            [*program, "--daemon", nodes.addresses[0], "--out", str(out)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -149,9 +151,9 @@ def test_a_trace_that_is_interrupted_is_written_as_far_as_it_came(tmp_path: Path
 
 def start_trace(nodes: Cluster, out: Path, seconds: float) -> subprocess.Popen[str]:
     """One that records by now."""
-    command = [sys.executable, "-m", "gradwire_ops", "trace", "--seconds", str(seconds)]
+    program = [sys.executable, "-m", "gradwire_ops", "trace", "--seconds", str(seconds)]
     asking = subprocess.Popen(
-        [*command, "--daemon", nodes.addresses[0], "--out", str(out)],
+        [*program, "--daemon", nodes.addresses[0], "--out", str(out)],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -191,6 +193,33 @@ def test_a_job_that_begins_later_is_recorded_on_all_nodes_until_a_daemon_dies(
     assert missing in said.replace("\n", "")
 
 
+def test_daemons_of_a_job_too_short_to_ask_them_are_named(
+    threads_over: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, begun, ask = tmp_path / "trace.json", threading.Event(), query.trace
+
+    def recorded(*arguments: Any) -> query.Recording:  # noqa: ANN401
+        begun.set()
+        return ask(*arguments)
+
+    def work(session: Session) -> None:
+        session.all_reduce(torch.ones(10)).wait()
+        if session.rank == 0:
+            recording.join()
+        session.all_reduce(torch.ones(10)).wait()
+
+    monkeypatch.setattr(query, "trace", recorded)
+    monkeypatch.setattr(command, "LOOK_SECONDS", PATIENCE_SECONDS)
+    with cluster(2) as nodes:
+        other = query.describe(nodes.addresses[1]).node_id
+        recording = threading.Thread(target=command.run, args=(nodes.addresses[0], 4.0, out))
+        recording.start()
+        assert begun.wait(PATIENCE_SECONDS)
+        threads_over(nodes.addresses)((1, 1), work)
+    (missing,) = json.loads(out.read_text())["metadata"]["missing"]
+    assert f"the daemon {other}: its job began too late" in missing
+
+
 def test_all_workers_of_all_nodes_are_recorded_each_by_a_name_of_its_own(
     threads_over: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -223,18 +252,31 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_recorded(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_daemon_does_not_start_where_its_trace_could_not_be_written(tmp_path: Path) -> None:
-    out = tmp_path / "missing" / "trace.json"
+def serve_traced(folder: Path, out: Path) -> subprocess.CompletedProcess[str]:
     flags = ["--listen", "127.0.0.1:0", "--metrics-listen", "", "--trace", str(out)]
-    result = subprocess.run(
-        [sys.executable, "-m", "gradwire_ops", "serve", *flags, "--socket", f"{tmp_path}/s"],
+    return subprocess.run(
+        [sys.executable, "-m", "gradwire_ops", "serve", *flags, "--socket", f"{folder}/s"],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
         check=False,
     )
+
+
+def test_a_daemon_does_not_start_where_its_trace_could_not_be_written(tmp_path: Path) -> None:
+    out = tmp_path / "missing" / "trace.json"
+    result = serve_traced(tmp_path, out)
     assert result.returncode == 1
     assert f"can't write a trace to {out}" in result.stderr
+
+
+def test_a_daemon_does_not_put_a_file_in_the_place_of_a_device(tmp_path: Path) -> None:
+    out = tmp_path / "pipe"
+    os.mkfifo(out)
+    result = serve_traced(tmp_path, out)
+    assert result.returncode == 1
+    assert f"can't write a trace to {out}: no regular file" in result.stderr
+    assert out.is_fifo()
 
 
 def test_on_stdout_there_is_the_trace_and_nothing_else() -> None:
@@ -242,6 +284,36 @@ def test_on_stdout_there_is_the_trace_and_nothing_else() -> None:
         result = trace(nodes.addresses[0], Path("/dev/stdout"), 0.2)
     check_trace(json.loads(result.stdout))
     assert "ui.perfetto.dev" in result.stderr
+
+
+def test_where_stdout_is_a_file_the_trace_goes_there_and_all_links_stay(
+    tmp_path: Path,
+) -> None:
+    # By links of our own: as root a mistake would cost this machine its /dev/stdout.
+    out, link = tmp_path / "out", tmp_path / "link"
+    link.symlink_to(out)
+    program = [sys.executable, "-m", "gradwire_ops", "trace", "--seconds", "0.2"]
+    with cluster(1) as nodes:
+        ask = partial(
+            subprocess.run,
+            [*program, "--daemon", nodes.addresses[0], "--out", str(link)],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=True,
+        )
+        with out.open("w") as stdout:
+            stdout.write("before\n")
+            stdout.flush()
+            said = ask(stdout=stdout).stderr
+        before, _, document = out.read_text().partition("\n")
+        assert before == "before"
+        check_trace(json.loads(document))
+        assert "ui.perfetto.dev" in said
+        assert "ui.perfetto.dev" in ask(stdout=subprocess.PIPE).stdout
+    check_trace(json.loads(out.read_text()))
+    assert link.readlink() == out
+    assert sorted(tmp_path.iterdir()) == [link, out]
 
 
 def test_what_is_no_address_is_wrong_usage(tmp_path: Path) -> None:

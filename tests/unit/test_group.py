@@ -113,3 +113,10 @@ def test_a_world_size_of_four_billion_costs_nothing_to_refuse() -> None:
     nodes = (Node("a", "10.0.0.1:1", "host", (0, 1)),)
     with pytest.raises(RefusedError, match="ranks 0 to 4294967294"):
         Picture("generation", 4_294_967_295, nodes).check()
+
+
+def test_no_host_name_steers_a_terminal_in_an_error() -> None:
+    evil = "al\x1b[31m\npha"
+    assert str(Member(1, evil, 7)) == "rank 1 (pid 7 on al\ufffd[31m\ufffdpha)"
+    nodes = tuple(replace(node, host=evil) for node in PICTURE.nodes)
+    assert replace(PICTURE, nodes=nodes).describe(0).isprintable()

@@ -160,6 +160,20 @@ def test_a_rank_and_a_daemon_of_different_protocols_are_named_with_both_versions
     )
 
 
+@pytest.mark.parametrize(
+    "cards",
+    [
+        pytest.param([replace(CARD, rank_protocol=1, protocol=2)], id="protocols"),
+        pytest.param([replace(CARD, network="n"), CARD], id="closed"),
+        pytest.param([replace(CARD, certified=True), CARD], id="certificates"),
+    ],
+)
+def test_no_host_name_steers_a_terminal_in_a_mistake(cards: list[Card]) -> None:
+    mistake = check([replace(card, host="al\x1b[31m\npha") for card in cards])
+    assert "al\ufffd[31m\ufffdpha" in mistake
+    assert mistake.isprintable()
+
+
 def test_a_card_of_another_release_may_say_more() -> None:
     text = json.dumps({**asdict(CARD), "colour": "red"}).encode()
     assert Card.read(text) == CARD

@@ -154,3 +154,11 @@ def test_processes_have_names_of_their_own_that_steer_no_terminal() -> None:
     names = [each["args"]["name"] for each in named]
     assert len(set(names)) == len(names) == 4
     assert all(name.isprintable() for name in names)
+
+
+def test_a_host_whose_clock_is_unknown_is_named_without_what_would_steer_a_terminal() -> None:
+    second = source(1)
+    second.host = "h\x1b[31m\n"
+    (missing,) = to_json([answer(source(0)), answer(second)])["metadata"]["missing"]
+    assert "b on h\ufffd[31m\ufffd could not" in missing
+    assert missing.isprintable()
