@@ -112,6 +112,9 @@ class Authority:
         key: ec.EllipticCurvePrivateKey,
     ) -> Issued:
         both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        # None outlives its CA: nobody would take it.
+        last = self._certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)
+        days = min(days, last / dt.timedelta(days=1))
         builder = _builder(subject, self._certificate.subject, key.public_key(), days)
         authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         for extension, critical in (

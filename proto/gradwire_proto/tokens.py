@@ -33,8 +33,15 @@ class Claim(NamedTuple):
         """Whether this rank's seat is one of them."""
         if self.ranks == "*":
             return True
-        spans = (part.partition("-") for part in self.ranks.split(","))
-        return any(int(first) <= rank <= int(last or first) for first, _, last in spans)
+        return any(first <= rank <= last for first, last in self.spans)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """First and last of each; none where it is for all ranks."""
+        if self.ranks == "*":
+            return []
+        parts = (part.partition("-") for part in self.ranks.split(","))
+        return [(int(first), int(last or first)) for first, _, last in parts]
 
 
 def make(key: bytes, claim: Claim, expires: int | None = None) -> str:
@@ -68,4 +75,6 @@ def _check(claim: Claim) -> Claim:
         )
     if not isinstance(claim.ranks, str) or not _RANKS.fullmatch(claim.ranks):
         raise ValueError(f"expected ranks like 0-3,8, or *, got {claim.ranks!r}")
+    if any(first > last for first, last in claim.spans):
+        raise ValueError(f"expected ranks from the lower to the higher, got {claim.ranks!r}")
     return claim

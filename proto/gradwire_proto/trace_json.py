@@ -104,8 +104,9 @@ def _spans(deeds: pb.TraceDeeds) -> Iterator[pb.TraceSpan]:
             track="tensors",
             rank=deeds.rank,
             stage=deed.stage,
-            start_nanoseconds=deed.begun,
-            end_nanoseconds=deed.ended,
+            # A rank may have written anything there.
+            start_nanoseconds=max(0, deed.begun),
+            end_nanoseconds=max(0, deed.begun, deed.ended),
             generation=deeds.generation,
             round=deed.sequence,
             chunk=deed.chunk,

@@ -38,24 +38,41 @@ def owned_socket(path: Path) -> Iterator[int]:
 
     gRPC replaces a socket that is there, even one in use; so a lock beside it says whose it is.
     """
+    lock = path.with_name(path.name + ".lock")
+    file = _locked(path, lock)
+    while not _is_at(file, lock):
+        # Whoever had it removed it just before we had the lock: this one has no name any more.
+        os.close(file)
+        file = _locked(path, lock)
+    try:
+        yield file
+    finally:
+        path.unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
+        os.close(file)
+
+
+def _locked(path: Path, lock: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o660)
+        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o660)
     except OSError as error:
         raise StartError(
             f"can't make the socket {path}: {error}; choose another --socket"
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(lock)
+        os.close(file)
         raise StartError(f"another daemon already uses the socket {path}") from None
+    return file
+
+
+def _is_at(file: int, path: Path) -> bool:
     try:
-        yield lock
-    finally:
-        path.unlink(missing_ok=True)
-        path.with_name(path.name + ".lock").unlink(missing_ok=True)
-        os.close(lock)
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def bind(

@@ -6,6 +6,7 @@ import contextlib
 import http
 import http.client
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from prometheus_client import (
@@ -79,7 +80,8 @@ class _Together(Collector):
     def collect(self) -> Iterable[Metric]:
         """One family for all processes; one that does not answer is left out, with a word."""
         families: dict[str, Metric] = {}
-        pages = [self._own.collect(), *map(_fetch, self._workers)]
+        with ThreadPoolExecutor(len(self._workers)) as pool:
+            pages = [self._own.collect(), *pool.map(_fetch, self._workers)]
         for number, page in enumerate(pages):
             for family in page:
                 whole = families.setdefault(

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 SILENCE_SECONDS = 30.0
 """How long a rank may take from one part to the next."""
 
+FIRST_SECONDS = 10.0
+"""Before it has said who it is."""
+
 
 class Residuals:
     """Serves the local ranks' checkpoints."""
@@ -53,7 +56,7 @@ class Residuals:
 
         Raises ProtocolError for what makes no sense, ReductionError where memory is short.
         """
-        first = await _next(context)
+        first = await _next(context, FIRST_SECONDS)
         if first is None:
             raise ProtocolError("expected a seat, got nothing")
         job, _rank = self._jobs.find_seat(first.seat)
@@ -94,12 +97,14 @@ async def _restore(
     return restoring is not None
 
 
-async def _next(context: Context) -> pb.WriteResidualsRequest | None:
+async def _next(
+    context: Context, seconds: float = SILENCE_SECONDS
+) -> pb.WriteResidualsRequest | None:
     try:
-        async with asyncio.timeout(SILENCE_SECONDS):
+        async with asyncio.timeout(seconds):
             part = await context.read()
     except TimeoutError:
-        raise ProtocolError(f"nothing came for {SILENCE_SECONDS:g} s") from None
+        raise ProtocolError(f"nothing came for {seconds:g} s") from None
     if part is grpc.aio.EOF:
         return None
     try:

@@ -58,12 +58,22 @@ class Traces:
             await context.write(self._part(listener, named=True))
             while (left := end - loop.time()) > 0:
                 await asyncio.sleep(min(LOOK_SECONDS, left))
-                while (part := self._part(listener)).spans or part.deeds:
-                    await context.write(part)
+                # It may come faster than it can be written.
+                more = True
+                while more and loop.time() < end:
+                    more = await self._tell(listener, context)
         # What had come by then.
-        while (part := self._part(listener)).spans or part.deeds:
-            await context.write(part)
+        while await self._tell(listener, context):
+            pass
         await context.write(self._part(listener, named=True))
+
+    async def _tell(self, listener: Listener, context: Context) -> bool:
+        """A part of what has come; whether there was any."""
+        part = self._part(listener)
+        if not (part.spans or part.deeds):
+            return False
+        await context.write(part)
+        return True
 
     def _part(self, listener: Listener, *, named: bool = False) -> pb.TraceResponse:
         listener.meet(traced_jobs(self._jobs))

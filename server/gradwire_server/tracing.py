@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from gradwire_proto.diary import DEED_BYTES
 from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_server.errors import LimitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,8 @@ MOST_SPANS = 1 << 16
 
 PART_SPANS = 4000
 """In one message: some 400 KB."""
+
+MOST_LISTENERS = 8
 
 MOST_JOBS = 1024
 """Of more, the first are forgotten."""
@@ -70,8 +73,9 @@ class Spans(NamedTuple):
             part.spans.add(
                 track=self.track.name,
                 stage=stage,
-                start_nanoseconds=begun,
-                end_nanoseconds=max(begun, ended),
+                # A peer may have said when it was.
+                start_nanoseconds=max(0, begun),
+                end_nanoseconds=max(0, begun, ended),
                 rank=self.track.rank,
                 **self.about,
             )
@@ -175,7 +179,14 @@ class Recorder:
 
     @contextlib.contextmanager
     def listening(self, most_spans: int = MOST_SPANS) -> Iterator[Listener]:
-        """Several may at a time, and hear the same."""
+        """Several may at a time, and hear the same. Raises LimitError where they are too many:
+        each takes memory, and time of every round.
+        """
+        if len(self._listeners) >= MOST_LISTENERS:
+            raise LimitError(
+                f"{MOST_LISTENERS} traces are being recorded already, which is all that a"
+                " daemon does at a time; wait for one to end"
+            )
         listener = Listener(most_spans)
         self._set((*self._listeners, listener))
         try:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -91,12 +92,7 @@ def application(
         elif answer is None:
             said = _words(HTTPStatus.NOT_FOUND)
         else:
-            try:
-                said = answer(environ)
-            except (TypeError, ValueError) as error:
-                # Of what visitors send, the library reads some more than it can.
-                log.info("%s could not be served: %r", environ["PATH_INFO"], error)
-                said = _words(HTTPStatus.BAD_REQUEST)
+            said = answer(environ)
         length = ("Content-Length", str(len(said.body)))
         start_response(said.status, [*said.headers, length, *_ALWAYS])
         return [] if method == "HEAD" else [said.body]
@@ -112,7 +108,12 @@ def _listen(metrics: WSGIApplication, environ: WSGIEnvironment) -> _Answer:
         heard.append((status, headers))
         return lambda _: None
 
-    body = b"".join(metrics({**environ, "REQUEST_METHOD": "GET"}, hear))
+    try:
+        body = b"".join(metrics({**environ, "REQUEST_METHOD": "GET"}, hear))
+    except (TypeError, ValueError) as error:
+        # Of what visitors send, the library reads some more than it can.
+        log.info("%s could not be served: %r", environ["PATH_INFO"], error)
+        return _words(HTTPStatus.BAD_REQUEST)
     status, headers = heard[-1]
     return _Answer(status, headers, body)
 
@@ -120,7 +121,7 @@ def _listen(metrics: WSGIApplication, environ: WSGIEnvironment) -> _Answer:
 def _status(ask: Ask) -> _Answer:
     try:
         answer = ask()
-    except TimeoutError:
+    except (TimeoutError, CancelledError):
         return _words(HTTPStatus.SERVICE_UNAVAILABLE, ("Retry-After", "1"))
     headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
     return _Answer("200 OK", headers, json.dumps(to_dict(answer)).encode())

@@ -304,3 +304,9 @@ def test_a_drill_that_would_damage_nothing_is_refused(
     result = CliRunner().invoke(app, ["drill", fault])
     assert result.exit_code == 2
     assert f"unset {certificates.VARIABLE}" in result.output
+
+
+def test_no_certificate_outlives_its_ca(authority: Authority) -> None:
+    issued = authority.issue("n", ("127.0.0.1",), 100 * 365)
+    of_ca = Authority.describe(authority.certificate).expires
+    assert Authority.describe(issued.certificate).expires <= of_ca

@@ -74,7 +74,16 @@ def test_what_says_less_or_is_signed_otherwise(
 
 
 @pytest.mark.parametrize(
-    "claim", [("a/b", "*"), ("", "*"), ("a" * 65, "*"), ("a", "0-"), ("a", "all"), ("a", "")]
+    "claim",
+    [
+        ("a/b", "*"),
+        ("", "*"),
+        ("a" * 65, "*"),
+        ("a", "0-"),
+        ("a", "all"),
+        ("a", ""),
+        ("a", "8-3"),
+    ],
 )
 def test_what_cannot_be_said(claim: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="expected"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -10,8 +12,9 @@ import pytest
 from gradwire_proto.trace_clocks import shifts
 from gradwire_proto.trace_json import to_json
 from gradwire_proto.v1 import aggregator_pb2 as pb
+from gradwire_server.errors import LimitError
 from gradwire_server.testing_trace import check_trace
-from gradwire_server.tracing import Recorder, Track
+from gradwire_server.tracing import MOST_LISTENERS, Recorder, Track
 
 JOB = "0123456789abcdef"
 AHEAD = 5_000_000_000
@@ -162,3 +165,28 @@ def test_a_host_whose_clock_is_unknown_is_named_without_what_would_steer_a_termi
     (missing,) = to_json([answer(source(0)), answer(second)])["metadata"]["missing"]
     assert "b on h\ufffd[31m\ufffd could not" in missing
     assert missing.isprintable()
+
+
+def test_times_that_make_no_sense_end_no_trace() -> None:
+    recorder = Recorder()
+    with recorder.listening() as listener:
+        recorder.record(Track("from node 1"), [("wire", -5, -3)], generation=JOB, round=0)
+        part = listener.take()
+    (one,) = part.spans
+    assert (one.start_nanoseconds, one.end_nanoseconds) == (0, 0)
+    words = struct.pack("<4q", 0, 0, -7, -5)
+    noted = pb.TraceDeeds(generation=JOB, rank=0, words=words)
+    said = [pb.TraceResponse(deeds=[noted]), pb.TraceResponse(source=source(0))]
+    assert len(drawn(to_json([said]))) == 1
+
+
+def test_there_are_only_so_many_traces_at_a_time() -> None:
+    recorder = Recorder()
+    with ExitStack() as stack:
+        for _ in range(MOST_LISTENERS):
+            stack.enter_context(recorder.listening())
+        with pytest.raises(LimitError, match="traces are being recorded"):
+            stack.enter_context(recorder.listening())
+    assert not recorder.on
+    with recorder.listening():
+        assert recorder.on
