@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from gradwire_server.tracing import Deeds, Track
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from gradwire_server.chain import Chain
     from gradwire_server.execution import Execution
     from gradwire_server.tracing import Recorder
@@ -54,19 +56,22 @@ class Drawing:
         """Somebody listens, and nobody looks yet at what the ranks do."""
         return self._recorder.on and self._chain is not None and not self._following
 
-    async def follow(self) -> None:
+    def follow(self) -> Coroutine[None, None, None]:
         """Draw what the ranks do, as long as somebody listens."""
         assert self._chain is not None, "see wanted"  # noqa: S101
         self._following = True
+        return self._follow(self._chain)
+
+    async def _follow(self, chain: Chain) -> None:
         try:
             # What ranks noted for an earlier trace.
-            list(self._chain.deeds())
-            self._chain.trace(on=True)
+            list(chain.deeds())
+            chain.trace(on=True)
             while self._recorder.on and not self._over:
                 await asyncio.sleep(LOOK_SECONDS)
-                self._look(self._chain)
+                self._look(chain)
         finally:
-            self._chain.trace(on=False)
+            chain.trace(on=False)
             self._following = False
 
     def _look(self, chain: Chain) -> None:

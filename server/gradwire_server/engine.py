@@ -345,6 +345,11 @@ class Engine:
 
     # -- time
 
+    def draw(self) -> None:
+        """Somebody may have begun to listen."""
+        if self._drawing.wanted:
+            self._tasks.spawn(self._drawing.follow())
+
     async def watch(self) -> None:
         """Name who is late, and fail what waits too long. Runs until cancelled."""
         while True:
@@ -357,8 +362,7 @@ class Engine:
             came = self.headway.arrivals(self.straggling.since)
             self.straggling.look(now, self.group.members, came)
             self.accounts.look(now)
-            if self._drawing.wanted:
-                self._tasks.spawn(self._drawing.follow())
+            self.draw()
 
     async def drain(self) -> None:
         """All local ranks have left: let what they have brought come to its end.

@@ -55,6 +55,8 @@ class Traces:
         loop = asyncio.get_running_loop()
         end = loop.time() + request.seconds
         with self._recorder.listening() as listener:
+            for job in self._jobs.all:
+                job.engine.draw()
             await context.write(self._part(listener, named=True))
             while (left := end - loop.time()) > 0:
                 await asyncio.sleep(min(LOOK_SECONDS, left))

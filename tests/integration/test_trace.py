@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,20 @@ def test_all_workers_of_all_nodes_are_recorded_each_by_a_name_of_its_own(
     assert document["metadata"]["missing"] == []
     names = names_of(document)
     assert len(names) == len(set(names)) >= 4
+
+
+def test_a_short_trace_has_what_the_ranks_did(threads_over: Callable[..., Any]) -> None:
+    def work(session: Session) -> int:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(query.trace, nodes.addresses[0], 0.3)
+            going = torch.ones(1)
+            while going.item():
+                going.fill_(0.0 if session.rank == 0 and asked.done() else 1.0)
+                session.all_reduce(going, "min").wait()
+            return sum(len(part.deeds) for part in asked.result().parts)
+
+    with cluster(1) as nodes:
+        assert min(threads_over(nodes.addresses)((2,), work)) > 0
 
 
 @pytest.mark.parametrize("out", ["missing/trace.json", "."])
