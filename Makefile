@@ -15,10 +15,10 @@ PIP := $(VENV)/bin/python -m pip
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-compose conformance check proto dashboards bench convergence drill cost observe soak pictures cases metrics dist clean
+.PHONY: help setup demo test test-compose conformance check proto dashboards rules bench convergence drill cost observe soak pictures cases metrics dist clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 setup: $(READY)  ## make .venv and install everything into it
 
@@ -55,6 +55,9 @@ proto: $(READY)  ## rebuild the generated code from the .proto files
 
 dashboards: $(READY)  ## rebuild Grafana's dashboards from the code in deploy/grafana
 	$(VENV)/bin/python deploy/grafana/write_dashboards.py
+
+rules: $(READY)  ## rebuild Kubernetes' copy of the alert rules
+	$(VENV)/bin/python deploy/kubernetes/write_rules.py
 
 bench: $(READY)  ## measure everything, and write tests/bench/RESULTS.md
 	$(VENV)/bin/python tests/bench/suite.py $(ARGS)
