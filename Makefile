@@ -56,7 +56,7 @@ proto: $(READY)  ## rebuild the generated code from the .proto files
 dashboards: $(READY)  ## rebuild Grafana's dashboards from the code in deploy/grafana
 	$(VENV)/bin/python deploy/grafana/write_dashboards.py
 
-rules: $(READY)  ## rebuild Kubernetes' copy of the alert rules
+rules: $(READY)  ## rebuild the copies that Kubernetes needs: alert rules, example
 	$(VENV)/bin/python deploy/kubernetes/write_rules.py
 
 bench: $(READY)  ## measure everything, and write tests/bench/RESULTS.md

@@ -1,4 +1,7 @@
-"""Writes the PrometheusRule from the alert rules: `make rules`."""
+"""Writes the PrometheusRule from the alert rules, and copies the example: `make rules`.
+
+Kustomize takes no files from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 RULES = HERE.parent / "prometheus" / "alerts.yml"
 RESOURCE = HERE / "components" / "monitoring" / "prometheusrule.yaml"
+
+EXAMPLE = HERE.parent / "examples" / "train.py"
+COPY = HERE / "job" / "common" / "train.py"
 
 HEAD = """\
 # Made from deploy/prometheus/alerts.yml by `make rules`; change that.
@@ -29,3 +35,4 @@ def text() -> str:
 
 if __name__ == "__main__":
     RESOURCE.write_text(text())
+    COPY.write_text(EXAMPLE.read_text())

@@ -332,6 +332,12 @@ def test_arenas_in_memory_leave_a_sidecar_room_below_its_limit() -> None:
 # -- one source each
 
 
+def test_the_example_is_that_of_the_other_ways_to_deploy() -> None:
+    """`make rules` copies it."""
+    copy = KUBERNETES / "job" / "common" / "train.py"
+    assert copy.read_text() == (ROOT / "deploy" / "examples" / "train.py").read_text()
+
+
 def test_the_alert_rules_are_those_of_prometheus() -> None:
     resource = KUBERNETES / "components" / "monitoring" / "prometheusrule.yaml"
     rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())
