@@ -101,6 +101,20 @@ class TwoNodes:
         assert sorted(each["rank"] for each in found) == ["0", "1", "2", "3"], said
         return found
 
+    def train_slowly(self) -> None:
+        """Begin the same job so that it lasts; return when it is under way."""
+        self.train(STEPS="120", PAUSE_SECONDS="0.1")
+        deadline = time.monotonic() + SECONDS
+        while "joined generation" not in self.run(
+            "logs", "--no-color", "--since", "3s", "node1"
+        ):
+            assert time.monotonic() < deadline
+        time.sleep(2)
+
+    def address(self, node: int) -> str:
+        networks = self.inspect(node)["NetworkSettings"]["Networks"]
+        return "".join(each["IPAddress"] for each in networks.values())
+
     def inspect(self, node: int) -> dict[str, Any]:
         name = f"gradwire-two-nodes-node{node}-1"
         return dict(json.loads(self._engine.docker("inspect", name))[0])
@@ -128,24 +142,45 @@ def test_the_image_is_what_it_should_be(containers: Engine) -> None:
     assert size < 1.5
 
 
-def test_a_job_over_two_nodes_survives_a_daemon_that_is_killed_with_the_same_bits(
-    nodes: TwoNodes,
+@pytest.fixture(scope="module")
+def digest(nodes: TwoNodes) -> str:
+    """What all ranks of an undisturbed job hold in the end."""
+    nodes.train(STEPS="120")
+    ranks = nodes.results()
+    assert {each["path"] for each in ranks} == {"shared_memory"}
+    assert all(float(each["after"]) < float(each["before"]) / 2 for each in ranks)
+    (one,) = {each["digest"] for each in ranks}
+    return str(one)
+
+
+def test_a_job_survives_a_daemon_that_is_killed_with_the_same_bits(
+    nodes: TwoNodes, digest: str
 ) -> None:
-    nodes.train(STEPS="120", PAUSE_SECONDS="0")
-    undisturbed = nodes.results()
-    assert {each["path"] for each in undisturbed} == {"shared_memory"}
-    (digest,) = {each["digest"] for each in undisturbed}
-    assert all(float(each["after"]) < float(each["before"]) / 2 for each in undisturbed)
-    nodes.train(STEPS="120", PAUSE_SECONDS="0.1")
-    deadline = time.monotonic() + SECONDS
-    while "joined generation" not in nodes.run("logs", "--no-color", "--since", "3s", "node1"):
-        assert time.monotonic() < deadline
-    time.sleep(2)
+    nodes.train_slowly()
     before = nodes.inspect(1)
     os.kill(before["State"]["Pid"], signal.SIGKILL)
-    disturbed = nodes.results()
+    assert {each["digest"] for each in nodes.results()} == {digest}
     assert nodes.inspect(1)["RestartCount"] == before["RestartCount"] + 1
-    assert {each["digest"] for each in disturbed} == {digest}
+
+
+def test_a_daemon_that_comes_back_with_another_address_is_found_by_its_name(
+    nodes: TwoNodes, containers: Engine, digest: str
+) -> None:
+    nodes.train_slowly()
+    before = nodes.address(1)
+    nodes.run("kill", "--signal", "KILL", "node1")
+    nodes.run("rm", "--force", "node1")
+    # Whoever comes next on this network gets the address that is free now.
+    others = [f"gradwire-test-other{number}" for number in range(3)]
+    run = "run", "--detach", "--rm", "--network", "gradwire-two-nodes_between"
+    try:
+        for other in others:
+            containers.docker(*run, "--name", other, "--entrypoint", "sleep", image(), "300")
+        nodes.run("up", "--detach", "--no-build", "node1")
+        assert nodes.address(1) != before
+        assert {each["digest"] for each in nodes.results()} == {digest}
+    finally:
+        containers.docker("rm", "--force", *others, check=False)
 
 
 def test_prometheus_has_both_nodes_and_knows_their_certificates(
