@@ -111,18 +111,21 @@ async def refusal(call: Call) -> str:
         {"protocol": PROTOCOL + 1},
         {"generation": "old"},
         {"chunk_bytes": 4096},
+        {"job": "another"},
         {"node": 1},
         {"node": 2},
     ],
-    ids=["protocol", "generation", "chunk_bytes", "this node itself", "no node of the job"],
+    ids=["protocol", "generation", "chunk_bytes", "job", "this node", "no node of the job"],
 )
 def test_a_stranger_is_refused_and_told_what_was_expected(fields: dict[str, int | str]) -> None:
     async def main() -> None:
         async with one_node() as (links, call):
             await call.write(hello(**fields))
             text = await refusal(call)
-            assert "node 1 expected a hello with protocol, generation and chunk_bytes" in text
-            assert str((PROTOCOL, "g", CHUNK_BYTES)) in text
+            assert (
+                "node 1 expected a hello with protocol, generation, chunk_bytes and job" in text
+            )
+            assert str((PROTOCOL, "g", CHUNK_BYTES, "")) in text
             assert (links.inboxes[1].losses, links.grpc[1].status()) == ([], {0: Status()})
 
     asyncio.run(main())
