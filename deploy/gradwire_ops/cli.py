@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gradwire_ops import certs_cli, serve_cli, tokens
+from gradwire_ops import certs_cli, doctor_cli, serve_cli, tokens
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,6 +57,7 @@ def _options(
 # The flags of `serve` are strings, whatever they mean, and have no defaults: the daemon's
 # settings validate flags, environment and file together, and list all mistakes at once.
 app.command()(serve_cli.serve)
+app.command()(doctor_cli.doctor)
 
 
 @app.command()

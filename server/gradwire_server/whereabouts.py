@@ -16,7 +16,7 @@ from gradwire_proto.addresses import (
     split_range,
 )
 
-_EVERYWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+_EVERYWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation: the way there is the default route, and nobody is there."""
 
 
@@ -65,18 +65,27 @@ def own_address(everywhere: str = "0.0.0.0") -> str:  # noqa: S104 - not listene
     """Where others most likely reach this host, which listens on all addresses like this one:
     its address on the default route, or its name.
     """
-    families = [socket.AF_INET, socket.AF_INET6]
+    ways = list(_EVERYWHERE)
     if ":" in everywhere:
-        families.reverse()
-    for family in families:
+        ways.reverse()
+    return next(filter(None, map(address_towards, ways)), socket.gethostname())
+
+
+def address_towards(target: str) -> str:
+    """This host's address on the way to a name or address; empty where there is no way."""
+    try:
+        found = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return ""
+    for family, kind, _, _, there in found:
         try:
             # A datagram socket is connected; nothing is sent.
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((_EVERYWHERE[family], 9))
+            with socket.socket(family, kind) as probe:
+                probe.connect(there)
                 return str(probe.getsockname()[0])
         except OSError:
             continue
-    return socket.gethostname()
+    return ""
 
 
 def _interfaces() -> dict[str, tuple[str, ...]]:
