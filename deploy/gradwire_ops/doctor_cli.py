@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 
-def doctor(
+def doctor(  # noqa: PLR0913 - one parameter for each flag
     *,
     peers: Annotated[
         str | None,
