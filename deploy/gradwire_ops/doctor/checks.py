@@ -300,8 +300,8 @@ def _reach(link: Link, where: str, fastest: float) -> Finding:
         "warning",
         found,
         f"less than half of the fastest link's {8 * fastest / 1e9:.2f} Gbit/s: look at its"
-        " cable, port and other traffic, or set GRADWIRE_BANDWIDTH on the slow node, so that it adds"
-        " up a smaller share",
+        " cable, port and other traffic, or set GRADWIRE_BANDWIDTH on the slow node, so that"
+        " it adds up a smaller share",
     )
 
 
