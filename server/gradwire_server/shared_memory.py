@@ -119,7 +119,7 @@ def create(ranks: tuple[int, ...], slots: int, chunk_bytes: int, folder: MemoryF
                 f"no shared memory for {len(ranks)} ranks: {layout.size >> 20} MiB in"
                 f" {folder.path}"
                 f" ({slots} slots of {layout.slot_bytes} bytes; {asked} were asked for),"
-                f" {folder.room >> 20} MiB are to be had ({error.strerror}):"
+                f" {folder.room >> 20} MiB are free ({error.strerror}):"
                 f" {remedy}, or set GRADWIRE_SHM=off for the ranks"
             ) from error
 
