@@ -221,11 +221,14 @@ def test_rdma_ports_are_read_from_the_kernel(tmp_path: Path) -> None:
 
 def test_the_forecast_is_the_bound_over_the_slowest_node() -> None:
     assert forecast([GOOD], [], 1) is None
-    found = forecast([GOOD, OTHER], [LINK, replace(BACK, rate=59e6)], 118_000_000)
+    slow = [replace(LINK, target="c", rate=59e6), replace(LINK, source="c", rate=59e6)]
+    third = replace(GOOD, name="c")
+    found = forecast([GOOD, OTHER, third], [LINK, BACK, *slow], 118_000_000)
     assert found is not None
-    assert found.seconds["exact"] == pytest.approx(2.0004)
-    assert found.seconds["bf16"] == pytest.approx(1.0004)
-    assert any("on b: GRADWIRE_BANDWIDTH=472mbit" in each for each in found.settings)
+    assert found.seconds["exact"] == pytest.approx(2 * 2 / 3 * 2 + 0.0004)
+    assert found.seconds["bf16"] == pytest.approx(2 / 3 * 2 + 0.0004)
+    (unequal,) = [each for each in found.settings if "GRADWIRE_BANDWIDTH" in each]
+    assert unequal.startswith("on c: GRADWIRE_BANDWIDTH=472mbit")
 
 
 # -- together

@@ -46,14 +46,16 @@ def forecast(hosts: Sequence[Host], links: Sequence[Link], model_bytes: int) -> 
 
 def _settings(links: Sequence[Link], farthest: float, seconds: dict[str, float]) -> list[str]:
     advice = []
-    by_source: dict[str, float] = {}
+    # A node is as fast as its best link; the others' ways to a slow one are slow, too.
+    best: dict[str, float] = {}
     for link in links:
-        by_source[link.source] = min(link.rate, by_source.get(link.source, link.rate))
-    fastest = max(by_source.values())
+        for name in (link.source, link.target):
+            best[name] = max(link.rate, best.get(name, 0.0))
+    fastest = max(best.values())
     advice += [
         f"on {name}: GRADWIRE_BANDWIDTH={8 * rate / 1e6:.0f}mbit, since the others have"
         f" {8 * fastest / 1e6:.0f}"
-        for name, rate in sorted(by_source.items())
+        for name, rate in sorted(best.items())
         if rate < UNEQUAL * fastest
     ]
     if farthest >= FAR_SECONDS:
