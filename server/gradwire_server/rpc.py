@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -31,6 +29,7 @@ from gradwire_server.job_status import job_status
 from gradwire_server.round import Key
 from gradwire_server.seat import read_request
 from gradwire_server.statuses import reading
+from gradwire_server.whereabouts import network_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +125,7 @@ class Aggregator:
             certified=self._identity.certified,
             chunk_bytes=self._identity.chunk_bytes,
             host=socket.gethostname(),
-            network=_network(),
+            network=network_id(),
             addresses=self._identity.addresses,
             bandwidth=self._identity.bandwidth,
             workers=[
@@ -358,12 +357,6 @@ async def _answer(context: Context) -> None:
 def _life(job: Job, rank: int, context: Context) -> obituary.Life:
     member = job.group.members[rank]
     return obituary.of(member.pid, member.host, context.peer())
-
-
-def _network() -> str:
-    """This boot of this host, and the network namespace in it."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def _picture(request: pb.JoinRequest) -> Picture:

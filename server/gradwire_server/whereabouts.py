@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -86,6 +88,12 @@ def address_towards(target: str) -> str:
         except OSError:
             continue
     return ""
+
+
+def network_id() -> str:
+    """This boot of this host, and the network namespace in it."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def _interfaces() -> dict[str, tuple[str, ...]]:

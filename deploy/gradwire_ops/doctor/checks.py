@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -327,12 +326,3 @@ def _clock(link: Link, where: str) -> Finding:
         return Finding("clock", where, "ok", found)
     remedy = "logs of the nodes don't fit together: run NTP or chrony; no deadline needs it"
     return Finding("clock", where, "warning", found, remedy)
-
-
-def is_address(text: str) -> bool:
-    """Whether it is an IP address rather than a name."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

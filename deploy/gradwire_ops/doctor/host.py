@@ -26,6 +26,7 @@ from gradwire_proto.v1 import tensor_pb2 as pb
 from gradwire_server.cgroup import Cgroup
 from gradwire_server.codecs import SEGMENT_ELEMENTS, codec_of
 from gradwire_server.memory_folder import MemoryFolder
+from gradwire_server.whereabouts import network_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,7 +49,7 @@ def look(environment: Mapping[str, str], address: str, ranks: list[int]) -> Host
     cores = len(os.sched_getaffinity(0))
     return Host(
         name=socket.gethostname(),
-        node=node_id(),
+        node=network_id(),
         ranks=ranks,
         address=address,
         named=resolve(socket.gethostname()),
@@ -102,12 +103,6 @@ def rdma_ports(sysfs: Path) -> list[RdmaPort]:
             layer, rate = _text(port / "link_layer"), _text(port / "rate")
             found.append(RdmaPort(device.name, int(port.name), state, layer, rate, interfaces))
     return found
-
-
-def node_id() -> str:
-    """Tells hosts apart: this boot, and the network namespace in it."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def _proxies(environment: Mapping[str, str]) -> list[str]:

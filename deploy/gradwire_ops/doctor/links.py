@@ -21,7 +21,8 @@ WARM_UP = 0.3
 """Of a transfer: TCP finds its window."""
 _PIECE = bytes(1 << 18)
 _PING, _BULK = b"P", b"B"
-_CLOCK, _LASTS, _RESULT = struct.Struct("<d"), struct.Struct("<d"), struct.Struct("<d")
+_NUMBER = struct.Struct("<d")
+"""Seconds, or bytes per second."""
 _IP_MTU, _IPV6_MTU = 14, 24  # linux/in.h, linux/in6.h
 
 
@@ -76,10 +77,10 @@ def _answer_all(server: socket.socket) -> None:
 
 def _answer(line: socket.socket) -> None:
     while (command := line.recv(1)) == _PING:
-        line.sendall(_CLOCK.pack(time.time()))
+        line.sendall(_NUMBER.pack(time.time()))
     if command == _BULK:
-        (lasts,) = _LASTS.unpack(_receive(line, _LASTS.size))
-        line.sendall(_RESULT.pack(_count(line, lasts)))
+        (lasts,) = _NUMBER.unpack(_receive(line, _NUMBER.size))
+        line.sendall(_NUMBER.pack(_count(line, lasts)))
 
 
 def _count(line: socket.socket, lasts: float) -> float:
@@ -103,19 +104,19 @@ def _ping(line: socket.socket) -> tuple[float, float]:
     for _ in range(PINGS):
         begun, at = time.perf_counter(), time.time()
         line.sendall(_PING)
-        (there,) = _CLOCK.unpack(_receive(line, _CLOCK.size))
+        (there,) = _NUMBER.unpack(_receive(line, _NUMBER.size))
         trip = time.perf_counter() - begun
         best = min(best, (trip, there - at - trip / 2))
     return best
 
 
 def _send(line: socket.socket, seconds: float) -> float:
-    line.sendall(_BULK + _LASTS.pack(seconds))
+    line.sendall(_BULK + _NUMBER.pack(seconds))
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         line.sendall(_PIECE)
     line.shutdown(socket.SHUT_WR)
-    (rate,) = _RESULT.unpack(_receive(line, _RESULT.size))
+    (rate,) = _NUMBER.unpack(_receive(line, _NUMBER.size))
     return float(rate)
 
 

@@ -9,7 +9,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from gradwire_ops.bench_table import format_rate
 from gradwire_proto.text import printable
 
 if TYPE_CHECKING:
@@ -104,8 +103,3 @@ def _expectations(expected: Forecast) -> Iterator[str]:
     times = ", ".join(f"{wire} {1e3 * each:.0f} ms" for wire, each in expected.seconds.items())
     yield f"\na step's gradients take no less than: {times}"
     yield from (f"set {each}" if "GRADWIRE" in each else each for each in expected.settings)
-
-
-def format_link(link: Link) -> str:
-    """One line, as it is measured."""
-    return f"{link.source} -> {link.target}: {link.error or format_rate(link.rate)}"

@@ -17,11 +17,11 @@ from gradwire_ops.doctor.checks import host_findings, job_findings, link_finding
 from gradwire_ops.doctor.facts import Link
 from gradwire_ops.doctor.finding import Finding
 from gradwire_ops.doctor.forecast import forecast
-from gradwire_ops.doctor.host import look, node_id, resolve
+from gradwire_ops.doctor.host import look, resolve
 from gradwire_ops.doctor.links import explain, reach
 from gradwire_ops.doctor.meeting import AbsentError, Meeting, Met
 from gradwire_proto.addresses import split_advertised
-from gradwire_server.whereabouts import address_towards, own_address
+from gradwire_server.whereabouts import address_towards, network_id, own_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def _together(console: Console, aside: Console, wishes: Wishes, world_size: int)
         store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=wishes.timeout)))
     except (RuntimeError, ValueError) as error:
         return _unmet(console, wishes, str(error))
-    meeting = Meeting(store, rank, world_size, node_id(), timeout=wishes.timeout)
+    meeting = Meeting(store, rank, world_size, network_id(), timeout=wishes.timeout)
     met = meeting.find_out(
         partial(look, os.environ, address),
         wishes.seconds,
